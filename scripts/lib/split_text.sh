@@ -11,7 +11,7 @@ split_text() {
   cut=$(set +o pipefail; tail -c "+$((near + 1))" <"$file" | head -n 1 | wc -c)
   cut=$((near + cut))
   ((cut < size)) ||
-    die "$file: no line ends between 80 % of the text and its end, so it cannot be split; give a second text with --eval-text"
+    usage_error "--text '$file': no line ends between 80 % of it and its end, so it cannot be split; give --eval-text too"
   head -c "$cut" <"$file" >"$first.part"
   tail -c "+$((cut + 1))" <"$file" >"$second.part"
   # Files that did not change keep their time, by which large ones are recognised.

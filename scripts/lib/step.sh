@@ -10,16 +10,19 @@ identity() {
   fi
 }
 
-# inputs_of COMMAND...: a digest of the program, our library, and every argument; where an argument names a file or a
-# folder, of what is in it too. Anything that could change a result changes the digest.
+# inputs_of RESULT COMMAND...: a digest of the program, our library, and every argument; where an argument names a file or
+# a folder, of what is in it too, RESULT apart. Anything that could change a result changes the digest.
 inputs_of() {
-  local argument
+  local result=$1 argument
+  shift
   {
     for argument in "$build"/lib/libkvq.so "$@"; do
       printf '%s\n' "$argument"
-      if [[ -f $argument ]]; then
+      if [[ $argument == "$result" ]]; then
+        continue
+      elif [[ -f $argument ]]; then
         identity "$argument"
-      elif [[ -d $argument && $argument != "$work"/* ]]; then
+      elif [[ -d $argument ]]; then
         find -L "$argument" -type f -printf '%P %s %T@\n' | LC_ALL=C sort
       fi
     done
@@ -33,7 +36,7 @@ step() {
   local name=$1 result=$2 resumes=$3 title=$4
   shift 4
   local state=$work/$name.inputs digest
-  digest=$(inputs_of "$@")
+  digest=$(inputs_of "$result" "$@")
   if [[ -f $state && $(<"$state") == "$digest done" && -e $result ]]; then
     say "$title: done before, inputs unchanged"
     return
