@@ -7,9 +7,10 @@ done
 
 tools=(kvq-fisher kvq-threshold kvq-fit kvq-eval)
 
-# configure PRESET: always run, since CMake is quick when nothing changed and a stale cache is not worth the doubt
+# configure PRESET [CMAKE OPTION...]: always run, since CMake is quick when nothing changed and a stale cache is not worth the doubt
 configure() {
-  local preset=$1 settings=()
+  local preset=$1
+  local settings=("${@:2}")
   # The preset names the folder inside the clone; only a shared one (KVQ_DEPS_DIR) has to be passed on.
   [[ $deps == "$root/build/deps" ]] || settings+=("-DKVQ_TORCH_DIR=$torch_home/torch")
   if command -v ccache >/dev/null; then

@@ -1,16 +1,15 @@
 # shellcheck shell=bash disable=SC1090,SC1091,SC2034,SC2154  # the parts share variables
 # What the distribution has to provide. Sourced, never run.
 
-# To build and to fetch. Kept apart from the second list so that --build-only installs no more than a build needs.
+# To build and to fetch. Kept apart from the second list so that a user installs no more than the tools need.
 build_packages=(
   g++ cmake ninja-build ccache pkg-config                             # tools
   libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
   libhdf5-dev libpcre2-dev libutf8proc-dev libssl-dev zlib1g-dev
-  catch2                                                              # the tests are configured with everything else
   ca-certificates python3 python3-pip unzip                           # fetching wheels and taking files out of them
 )
-# What the tests compare with.
-test_packages=(python3-numpy python3-h5py hdf5-tools)
+# The test framework, and what the tests compare with.
+test_packages=(catch2 python3-numpy python3-h5py hdf5-tools)
 
 tried_systems="Debian 12, Ubuntu 22.04 and Ubuntu 24.04"
 
