@@ -1,0 +1,67 @@
+#include "common/settings.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace kvq::apps {
+
+namespace {
+
+// They say where and how to report, not what to compute.
+const std::set<std::string> kNotStored = {"help",    "version",  "config", "output", "force",  "json",
+                                          "dry-run", "quiet",    "verbose", "log-file", "threads"};
+
+/// A JSON string literal is a valid TOML basic string.
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+std::string without_folders(const std::string& value) {
+  const auto equals = value.find('=');
+  const std::string prefix = equals == std::string::npos ? "" : value.substr(0, equals + 1);
+  const std::string path = value.substr(prefix.size());
+  if (path.find('/') == std::string::npos) return value;
+  std::filesystem::path clean(path);
+  if (!clean.has_filename()) clean = clean.parent_path();
+  return prefix + clean.filename().string();
+}
+
+bool is_number(const std::string& text) {
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return !text.empty() && *end == '\0' && text.find_first_not_of("+-.0123456789eE") == std::string::npos;
+}
+
+std::string scalar(const std::string& value) {
+  if (value == "true" || value == "false" || is_number(value)) return value;
+  return quoted(without_folders(value));
+}
+
+}  // namespace
+
+std::string settings_as_toml(const CLI::App& command) {
+  std::map<std::string, std::string> lines;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string name = option->get_lnames().front();
+    if (kNotStored.contains(name)) continue;
+    std::vector<std::string> values = option->count() > 0 ? option->reduced_results() : std::vector<std::string>{};
+    if (option->count() == 0 && !option->get_default_str().empty()) values = {option->get_default_str()};
+    if (values.empty()) continue;
+    if (option->get_items_expected_max() > 1) {
+      std::string list;
+      for (const std::string& value : values) list += (list.empty() ? "" : ", ") + scalar(value);
+      lines[name] = "[" + list + "]";
+    } else {
+      lines[name] = scalar(values.front());
+    }
+  }
+  std::string text;
+  for (const auto& [name, value] : lines) text += fmt::format("{} = {}\n", name, value);
+  return text;
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,25 @@
+#pragma once
+// stderr: log lines (spdlog) and the progress display.
+
+#include <memory>
+#include <string>
+
+#include "common/tool.h"
+
+namespace kvq::apps {
+
+class Terminal {
+ public:
+  /// Throws Usage when the log file cannot be opened.
+  Terminal(const std::string& tool, const CommonOptions& options);
+  ~Terminal();
+  Log& log();
+  Progress& progress();
+  void error(const std::string& message);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvq::apps

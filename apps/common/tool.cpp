@@ -1,0 +1,159 @@
+#include "common/tool.h"
+
+#include <cmath>
+#include <csignal>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "common/settings.h"
+#include "common/terminal.h"
+
+#include <kvq/core/error.h>
+#include <kvq/core/parallel.h>
+
+namespace kvq::apps {
+
+namespace {
+
+CancelToken& cancel_token() {
+  static CancelToken token;
+  return token;
+}
+
+// The first signal asks politely (work stops at the next step and keeps what can be resumed), the second ends at once.
+void on_signal(int) {
+  if (cancel_token().cancelled()) std::_Exit(130);
+  cancel_token().cancel();
+}
+
+}  // namespace
+
+struct Tool::Impl {
+  std::string name;
+  CLI::App app;
+  CommonOptions common;
+  CLI::App* command = nullptr;  ///< the subcommand that was chosen, or the app itself
+};
+
+Tool::Tool(std::string name, std::string description) : impl_(std::make_unique<Impl>()) {
+  impl_->name = name;
+  impl_->app.name(std::move(name));
+  impl_->app.description(std::move(description));
+  impl_->app.set_version_flag("--version", std::string(KVQ_VERSION));
+  impl_->app.set_config("--config", "", "TOML file with the same options; the command line wins");
+  impl_->app.allow_config_extras(CLI::config_extras_mode::error);
+  impl_->app.get_formatter()->column_width(34);
+}
+Tool::~Tool() = default;
+
+CLI::App& Tool::app() { return impl_->app; }
+const CommonOptions& Tool::common() const { return impl_->common; }
+
+void Tool::add_common(CLI::App& command, Features features) {
+  CommonOptions& options = impl_->common;
+  const std::string group = "Common options";
+  if (features.json) command.add_flag("--json", options.json, "print one JSON object on stdout")->group(group);
+  if (features.force) command.add_flag("--force", options.force, "replace output that exists")->group(group);
+  if (features.dry_run) command.add_flag("--dry-run", options.dry_run, "print the plan and stop")->group(group);
+  if (features.device) {
+    command.add_option("--device", options.device, "where to compute: cpu")
+        ->check(CLI::IsMember({"cpu"}))
+        ->capture_default_str()
+        ->group(group);
+  }
+  command.add_option("--threads", options.threads, "threads (default: all cores this process may use)")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  command.add_flag("-q,--quiet", options.quiet, "no progress, no information; warnings and errors only")->group(group);
+  command.add_flag("-v,--verbose", options.verbosity, "say more; repeat for even more")->group(group);
+  command.add_option("--log-file", options.log_file, "also write the log, at full detail, to this file")->group(group);
+}
+
+int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& work) {
+  Impl& self = *impl_;
+  try {
+    self.app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return self.app.exit(success, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name, error.what(), self.name);
+    return 2;
+  }
+  self.command = self.app.get_subcommands().empty() ? &self.app : self.app.get_subcommands().front();
+  if (self.common.threads == 0) self.common.threads = available_cores();
+
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  std::string message;
+  int code = 0;
+  try {
+    Terminal terminal(self.name, self.common);
+    RunContext context{terminal.log(), terminal.progress(), cancel_token(), self.common.threads};
+    try {
+      context.log.debug("settings:\n" + resolved_config());
+      work(context);
+    } catch (const Error& error) {
+      code = exit_code(error.kind());
+      message = error.what();
+    } catch (const std::bad_alloc&) {
+      code = 1;
+      message = "out of memory";
+    } catch (const std::exception& error) {
+      code = 1;
+      message = error.what();
+      // libtorch reports a failed allocation with a text of many lines; its first line says what matters.
+      if (const auto end = message.find('\n'); end != std::string::npos && self.common.verbosity == 0) message.resize(end);
+    }
+    terminal.progress().end();
+    if (code != 0) terminal.error(message);
+  } catch (const Error& error) {  // the log file cannot be opened
+    std::cerr << fmt::format("{}: {}\n", self.name, error.what());
+    return exit_code(error.kind());
+  }
+  if (code == 0) {
+    std::cout.flush();
+    // A reader that went away (`| head`) is no failure of ours; a full disk behind stdout is.
+    if (!std::cout && errno != EPIPE) {
+      std::cerr << fmt::format("{}: cannot write to standard output\n", self.name);
+      return 1;
+    }
+  }
+  return code;
+}
+
+std::string Tool::resolved_config() const { return settings_as_toml(*impl_->command); }
+
+void print_result(const std::string& text) {
+  std::cout << text;
+  if (text.empty() || text.back() != '\n') std::cout << '\n';
+}
+
+std::string human_bytes(double bytes) {
+  const char* units[] = {"B", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 999.5 && unit < 4) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return unit == 0 || bytes >= 99.5 ? fmt::format("{:.0f} {}", bytes, units[unit]) : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+std::string human_seconds(double seconds) {
+  if (seconds < 10) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<long>(std::lround(seconds));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{}:{:02} min", whole / 60, whole % 60);
+  return fmt::format("{}:{:02} h", whole / 3600, whole % 3600 / 60);
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,56 @@
+#pragma once
+// The frame of every tool: parse, run, report errors, exit code. DESIGN §7.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <kvq/core/log.h>
+
+namespace kvq::apps {
+
+/// Options that every tool has.
+struct CommonOptions {
+  bool quiet = false, json = false, force = false, dry_run = false;
+  int verbosity = 0;  ///< -v, -vv
+  std::string log_file;
+  int threads = 0;  ///< 0: all cores this process may use
+  std::string device = "cpu";
+};
+
+/// A tool's surroundings once options are parsed: logger and progress on stderr, results on stdout.
+class Tool {
+ public:
+  Tool(std::string name, std::string description);
+  ~Tool();
+  CLI::App& app();
+  const CommonOptions& common() const;
+
+  /// Adds the common options. `--dry-run`, `--json`, `--force`, `--device` only where the tool honours them.
+  struct Features {
+    bool json = true, force = true, dry_run = true, device = false;
+  };
+  void add_common(CLI::App& command, Features features);
+
+  /// Parses, sets up logging, threads and signals, calls `work`, maps exceptions to exit codes (0, 1, 2, 130).
+  int run(int argc, char** argv, const std::function<void(RunContext&)>& work);
+
+  /// The resolved options as TOML without paths: what artifacts store as `config`. Paths are given by their file name.
+  std::string resolved_config() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Results for people or programs; goes to stdout.
+void print_result(const std::string& text);
+
+/// "1.4 GB", "350 MB": decimal units.
+std::string human_bytes(double bytes);
+std::string human_seconds(double seconds);
+
+}  // namespace kvq::apps

@@ -1,0 +1,44 @@
+#pragma once
+// kvq-fisher's work: run the model on every window, one backward each, keep K, V and gradients in a journal, assemble
+// calib.h5 at the end. Killed at any moment it resumes from the journal.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <kvq/artifacts/provenance.h>
+#include <kvq/core/log.h>
+#include <kvq/model/backward.h>
+#include <kvq/model/model.h>
+#include <kvq/text/corpus.h>
+
+namespace kvq {
+
+struct CollectOptions {
+  std::filesystem::path output;
+  bool force = false;
+  Recompute recompute = Recompute::Auto;
+  std::string bos;         ///< resolved: "never" or "window"
+  Provenance provenance;   ///< config, model, tokenizer and text hashes; also the identity of the journal
+};
+
+struct CollectResult {
+  std::vector<double> loss;  ///< `[sequences]`
+  std::int64_t resumed = 0;  ///< sequences taken from the journal
+  std::uintmax_t file_bytes = 0;
+};
+
+/// The journal is the folder `<output>.journal`; it is removed when the file is complete. A journal of other settings is
+/// an error that says so (Mismatch); with `force` it is replaced.
+CollectResult collect_calibration(Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
+                                  const CollectOptions& options, RunContext& context);
+
+/// Bytes of calib.h5 (before compression) and of the journal for a plan.
+struct CollectPlan {
+  std::int64_t sequences = 0, seqlen = 0;
+  std::int64_t file_bytes = 0, journal_bytes = 0, peak_memory_bytes = 0;
+};
+CollectPlan plan_collection(const ModelConfig& config, std::int64_t sequences, std::int64_t seqlen, Recompute recompute);
+
+}  // namespace kvq

@@ -1,0 +1,45 @@
+#pragma once
+// Rotary embedding on tensors, and the unquantized backend.
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <kvq/core/kv_shape.h>
+#include <kvq/model/attention_backend.h>
+
+namespace kvq {
+
+/// cos and sin tables, `[positions, rotary_dim / 2]` each; angles are computed in double, stored in fp32.
+class RopeTable {
+ public:
+  explicit RopeTable(const RopeParams& params);
+  /// Rotates `[tokens, heads, head_dim]` of any float dtype; token t stands at first_position + t. Differentiable.
+  at::Tensor apply(const at::Tensor& x, std::int64_t first_position);
+
+ private:
+  void grow(std::int64_t positions);
+  RopeParams params_;
+  at::Tensor cos_, sin_;
+  std::int64_t positions_ = 0;
+};
+
+/// Causal attention of queries at `first_position …` over keys of positions 0 … (both rotated), GQA native, never a
+/// [heads, tokens, tokens] tensor in memory for a whole long window. All `[tokens, heads or kv_heads, head_dim]`.
+at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                            std::int64_t first_position);
+
+/// The exact cache (`none`): keeps rotated keys and values as they are.
+class ExactAttention final : public AttentionBackend {
+ public:
+  ExactAttention(const KvShape& shape, const RopeParams& rope);
+  at::Tensor attend(const AttentionInput& input) override;
+  void reset() override;
+
+ private:
+  RopeTable rope_;
+  std::vector<at::Tensor> keys_, values_;  ///< per layer, grown as a whole-window tensor
+};
+
+}  // namespace kvq

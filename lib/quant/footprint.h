@@ -1,0 +1,39 @@
+#pragma once
+// Counted bits: what a cache of a recipe really occupies. Constants and rules come from kernels/layout, so the simulated
+// cache counts what the packed one allocates.
+
+#include <cstdint>
+#include <span>
+
+#include <kvq/quant/quantizer.h>
+
+namespace kvq {
+
+/// Bytes of one sequence's cache, all layers, both sides.
+struct Footprint {
+  std::int64_t codes = 0;     ///< padding of the last page included
+  std::int64_t ranges = 0;    ///< online zero and scale per token
+  std::int64_t outliers = 0;  ///< values, channels, counts, reserved slack, overflow blocks
+  std::int64_t exact = 0;     ///< sinks (and recents)
+  std::int64_t tables = 0;    ///< block tables
+  std::int64_t total() const { return codes + ranges + outliers + exact + tables; }
+  double bits_per_value(const KvShape& shape, std::int64_t tokens) const;
+};
+
+/// Forecast at `tokens` from the calibrated outlier rates.
+Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens);
+
+/// Footprint given the key outliers that were really seen: `[layers, tokens]` exact values per token (sinks 0).
+Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens,
+                             std::span<const std::uint32_t> key_outliers_per_token);
+
+/// fp16 cache of the same shape: the unquantized baseline.
+std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens);
+
+/// Mean of the nominal bits of keys and values.
+double nominal_bits(const Recipe& recipe);
+
+/// Per-model tables (thresholds, codebooks), apart from the per-token bits.
+std::int64_t table_bytes(const Quantizer& quantizer);
+
+}  // namespace kvq

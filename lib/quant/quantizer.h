@@ -1,0 +1,40 @@
+#pragma once
+// A fitted quantizer: everything that encoding and decoding need, and nothing else.
+
+#include <string>
+#include <vector>
+
+#include <kvq/core/kv_shape.h>
+#include <kvq/core/side.h>
+#include <kvq/quant/codebook.h>
+#include <kvq/quant/recipe.h>
+
+namespace kvq {
+
+struct SideQuantizer {
+  SideRecipe recipe;
+  int kv_heads = 0, head_dim = 0;
+  std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, static ranges only; else empty
+  std::vector<Codebook> codebooks;  ///< 1 (per layer) or kv_heads
+  /// Exact values and online ranges are stored as fp16(x · 2^-exponent): values of 1e-6 and 7e4 survive.
+  int exponent = 0;
+  double outlier_rate = 0.0;  ///< measured in calibration: exact values per value, sinks left out
+
+  int width() const { return kv_heads * head_dim; }
+  const Codebook& codebook_of_head(int kv_head) const { return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head]; }
+};
+
+struct LayerQuantizer {
+  SideQuantizer key, value;
+  const SideQuantizer& side(Side side) const { return side == Side::Key ? key : value; }
+  SideQuantizer& side(Side side) { return side == Side::Key ? key : value; }
+};
+
+struct Quantizer {
+  Recipe recipe;
+  KvShape shape;
+  RopeParams rope;
+  std::vector<LayerQuantizer> layers;
+};
+
+}  // namespace kvq

@@ -1,0 +1,11 @@
+#pragma once
+// Catch2 v2 (Debian 12, Ubuntu 22.04) and v3 (Ubuntu 24.04) behind one include.
+
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+using Catch::Approx;
+using Catch::Matchers::ContainsSubstring;
+#else
+#include <catch2/catch.hpp>
+inline auto ContainsSubstring(const std::string& text) { return Catch::Matchers::Contains(text); }
+#endif
