@@ -1,8 +1,10 @@
 #pragma once
 // quantizer.h5: self-contained. Layout: FORMAT.md.
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <kvq/artifacts/provenance.h>
 #include <kvq/quant/quantizer.h>
@@ -12,6 +14,9 @@ namespace kvq {
 struct QuantizerFile {
   Provenance provenance;
   Quantizer quantizer;
+  /// fingerprints() of the calibration tokens (kvq/core/fingerprint.h), dataset `/fingerprints` u64: lets kvq-eval warn
+  /// when it judges on text that the quantizer was made from.
+  std::vector<std::uint64_t> fingerprints;
 };
 
 void write_quantizer(const std::filesystem::path& path, const QuantizerFile& file, bool force);

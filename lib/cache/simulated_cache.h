@@ -16,6 +16,7 @@ namespace kvq {
 class SimulatedCache final : public AttentionBackend {
  public:
   SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads);
+  ~SimulatedCache() override;
   /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow.
   at::Tensor attend(const AttentionInput& input) override;
   void reset() override;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <kvq/core/log.h>
+#include <kvq/eval/window_journal.h>
 #include <kvq/model/model.h>
 #include <kvq/quant/quantizer.h>
 #include <kvq/text/corpus.h>
@@ -35,18 +36,23 @@ struct VariantResult {
   bool counted = true;  ///< false for oracles (range=window): they are no cache, bits_counted is not reported
   std::int64_t cache_bytes = 0;
   std::int64_t table_bytes = 0;
-  double seconds = 0;  ///< layers of this variant, heads excluded
+  double seconds = 0;  ///< transformer layers of this variant; the output head is shared work
 };
 
 struct PerplexityReport {
-  std::int64_t tokens = 0;  ///< ids of the text
-  std::int64_t seqlen = 0, windows = 0, dropped_tokens = 0;
+  std::int64_t seqlen = 0, windows = 0;
+  std::int64_t resumed = 0;  ///< windows taken from the journal
   std::vector<VariantResult> results;  ///< the unquantized baseline first, named `none`
   double seconds = 0;
 };
 
-/// All windows have the same length >= 2. Throws Numeric (layer, tensor, position) and Mismatch (quantizer of another shape).
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer, tensor, position) and Mismatch (quantizer of another shape).
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
-                                     const std::vector<NamedQuantizer>& quantizers, RunContext& context);
+                                     const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
+                                     RunContext& context);
+
+/// The cheapest variant (counted bits) whose mean KL is at most `max_kl`; nullptr when none is. Oracles and the baseline
+/// are left out.
+const VariantResult* recommend(const PerplexityReport& report, double max_kl);
 
 }  // namespace kvq

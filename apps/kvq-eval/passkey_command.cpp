@@ -1,0 +1,80 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kvq-eval/commands.h"
+#include "kvq-eval/inputs.h"
+#include "kvq-eval/report_folder.h"
+
+#include <kvq/core/error.h>
+#include <kvq/eval/report.h>
+
+namespace kvq::apps {
+
+namespace {
+
+struct PasskeyCommandOptions {
+  InputOptions inputs;
+  std::vector<std::int64_t> lengths = {1024, 2048};
+  int depths = 5;
+  int trials = 1;
+  std::string prompt = "raw";
+  std::uint64_t seed = 0;
+  std::filesystem::path output;
+};
+
+/// `count` depths spread over the prompt, away from its very ends: 5 gives 5, 27.5, 50, 72.5 and 95 %.
+std::vector<double> spread_depths(int count) {
+  if (count == 1) return {0.5};
+  std::vector<double> depths;
+  for (int index = 0; index < count; ++index) depths.push_back(0.05 + 0.9 * index / (count - 1));
+  return depths;
+}
+
+void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
+  std::unique_ptr<ReportFolder> folder;
+  if (!options.output.empty()) folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
+  const Inputs inputs = load_inputs(options.inputs, context);
+  const PasskeyOptions passkey{options.lengths, spread_depths(options.depths), options.trials, options.prompt == "chat",
+                               options.seed};
+  const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
+  if (const auto limit = inputs.model->config().context; limit > 0 && longest > limit) {
+    context.log.warning(fmt::format("--lengths {} is beyond the model's context of {} tokens", longest, limit));
+  }
+  for (const std::int64_t length : options.lengths) {  // a length that no prompt fits is an error before the first run
+    make_passkey_prompt(*inputs.tokenizer, length, 0.5, passkey.chat, inputs.prepend_bos, 0);
+  }
+  const std::vector<PasskeyResult> results =
+      evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);
+  const ReportSubject subject{options.inputs.model.filename().string(), "", 0, tool.resolved_config()};
+  const std::string json = passkey_json(subject, results);
+  if (folder) folder->write(json, passkey_markdown(subject, results));
+  print_result(tool.common().json ? json : to_text(passkey_table(results)));
+}
+
+}  // namespace
+
+Command passkey_command(Tool& tool) {
+  auto options = std::make_shared<PasskeyCommandOptions>();
+  CLI::App* command = tool.app().add_subcommand("passkey", "Retrieval of a number hidden in filler text");
+  add_input_options(*command, options->inputs);
+  command->add_option("--lengths", options->lengths, "prompt lengths in tokens, separated by commas")
+      ->delimiter(',')
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--depths", options->depths, "number of depths at which the key is hidden")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_option("--trials", options->trials, "prompts, each with its own key, per length and depth")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--prompt", options->prompt, "raw, or chat: inside the model's chat template")
+      ->check(CLI::IsMember({"raw", "chat"}))
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the keys")->capture_default_str();
+  command->add_option("-o,--output", options->output, "folder for report.json and report.md");
+  tool.add_common(*command, {.dry_run = false});
+  return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
+}
+
+}  // namespace kvq::apps

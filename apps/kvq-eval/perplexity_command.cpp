@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kvq-eval/commands.h"
+#include "kvq-eval/inputs.h"
+#include "kvq-eval/report_folder.h"
+
+#include <kvq/core/error.h>
+#include <kvq/core/fingerprint.h>
+#include <kvq/core/hash.h>
+#include <kvq/eval/report.h>
+#include <kvq/text/corpus.h>
+
+namespace kvq::apps {
+
+namespace {
+
+struct PerplexityOptions {
+  InputOptions inputs;
+  std::string text;
+  std::int64_t seqlen = 2048, max_windows = 0;
+  double max_kl = 0.1;
+  std::filesystem::path output;
+};
+
+/// Judging on text that a quantizer was made from flatters it.
+void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, Log& log) {
+  std::vector<std::int32_t> ids;
+  for (const Window& window : windows) ids.insert(ids.end(), window.ids.begin(), window.ids.end());
+  const std::vector<std::uint64_t> text = fingerprints(ids);
+  for (std::size_t index = 0; index < inputs.quantizers.size(); ++index) {
+    const double share = overlap(text, inputs.fingerprints[index]);
+    if (share <= 0.01) continue;
+    log.warning(fmt::format("{:.0f} % of the evaluated text stands in the calibration text of '{}': its result is too good",
+                            100 * share, inputs.quantizers[index].name));
+  }
+}
+
+std::string journal_identity(const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream, int threads) {
+  std::string identity = fmt::format("{} {} {} {} {} {} {}", inputs.model->sha256(), stream.text_sha256, options.seqlen,
+                                     options.max_windows, options.inputs.dtype, inputs.prepend_bos, threads);
+  for (const auto& path : options.inputs.quantizers) identity += ' ' + sha256_of_file(path);
+  return identity;
+}
+
+void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
+  const auto caches = inputs.quantizers.size() + 1;
+  // Two operations per weight and token, for every cache.
+  const double operations = 2.0 * static_cast<double>(inputs.model->config().parameters) *
+                            static_cast<double>(options.seqlen) * static_cast<double>(windows.size() * caches);
+  if (json) {
+    print_result(nlohmann::ordered_json({{"windows", windows.size()},
+                                         {"seqlen", options.seqlen},
+                                         {"caches", caches},
+                                         {"operations", operations}})
+                     .dump(2));
+  } else {
+    print_result(fmt::format("{} windows of {} tokens, {} caches, about {:.3g} operations", windows.size(), options.seqlen,
+                             caches, operations));
+  }
+}
+
+void run(const Tool& tool, const PerplexityOptions& options, RunContext& context) {
+  const TextArgument argument = TextArgument::parse(options.text);
+  const TextFile file = read_text(argument);
+  std::unique_ptr<ReportFolder> folder;
+  if (!options.output.empty() && !tool.common().dry_run) {
+    folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
+  }
+  const Inputs inputs = load_inputs(options.inputs, context);
+  const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
+  const std::vector<Window> windows = sequential_windows(streams, options.seqlen, inputs.prepend_bos,
+                                                         inputs.tokenizer->bos_id.value_or(0), options.max_windows);
+  const auto tokens = static_cast<std::int64_t>(streams[0].ids.size());
+  const std::int64_t text_per_window = options.seqlen - (inputs.prepend_bos ? 1 : 0);
+  const std::int64_t used = static_cast<std::int64_t>(windows.size()) * text_per_window;
+  context.log.info(fmt::format("{} windows of {} tokens from {} tokens of text; {} tokens are not used", windows.size(),
+                               options.seqlen, tokens, tokens - used));
+  if (const auto limit = inputs.model->config().context; limit > 0 && options.seqlen > limit) {
+    context.log.warning(fmt::format("--seqlen {} is beyond the model's context of {} tokens", options.seqlen, limit));
+  }
+  warn_of_overlap(inputs, windows, context.log);
+  if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
+
+  std::unique_ptr<WindowJournal> journal;
+  if (folder) {
+    journal = std::make_unique<WindowJournal>(folder->journal(), journal_identity(options, inputs, streams[0], context.threads));
+  }
+  const PerplexityReport report = evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
+  const ReportSubject subject{options.inputs.model.filename().string(), argument.path.filename().string(), tokens,
+                              tool.resolved_config()};
+  const std::string json = perplexity_json(subject, report);
+  if (folder) {
+    folder->write(json, perplexity_markdown(subject, report, options.max_kl));
+    journal->remove();
+  }
+  if (tool.common().json) {
+    print_result(json);
+  } else {
+    print_result(to_text(perplexity_table(report)) + "\n" + recommendation(report, options.max_kl));
+  }
+}
+
+}  // namespace
+
+Command perplexity_command(Tool& tool) {
+  auto options = std::make_shared<PerplexityOptions>();
+  CLI::App* command = tool.app().add_subcommand("perplexity", "Perplexity, KL divergence and top-1 agreement, side by side");
+  add_input_options(*command, options->inputs);
+  command->add_option("--text", options->text, "text to judge on: UTF-8, plain or JSONL")->required();
+  command->add_option("--seqlen", options->seqlen, "tokens per window")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  command->add_option("--max-windows", options->max_windows, "at most so many windows (default: all)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "folder for report.json and report.md; an interrupted run resumes there");
+  tool.add_common(*command, {});
+  return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,34 @@
+#include "kvq-eval/report_folder.h"
+
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+
+namespace kvq::apps {
+
+namespace fs = std::filesystem;
+
+ReportFolder::ReportFolder(fs::path folder, bool force) : folder_(std::move(folder)), force_(force) {
+  std::error_code error;
+  if (fs::exists(folder_, error) && !fs::is_directory(folder_, error)) {
+    fail(ErrorKind::Usage, fmt::format("output '{}' is a file; a folder is needed", folder_.string()));
+  }
+  if (!fs::is_directory(folder_, error) && !fs::create_directory(folder_, error)) {
+    fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
+  }
+  for (const char* name : {"report.json", "report.md"}) AtomicFile(folder_ / name, force_);
+}
+
+ReportFolder::~ReportFolder() {
+  std::error_code ignored;
+  fs::remove(folder_, ignored);  // removes empty folders only
+}
+
+void ReportFolder::write(const std::string& json, const std::string& markdown) {
+  write_file_atomically(folder_ / "report.md", markdown, force_);
+  write_file_atomically(folder_ / "report.json", json, force_);
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,186 @@
+#include <kvq/eval/perplexity.h>
+
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <c10/core/InferenceMode.h>
+
+#include <kvq/cache/simulated_cache.h>
+#include <kvq/core/error.h>
+#include <kvq/quant/footprint.h>
+#include <kvq/stats/quantile.h>
+#include <kvq/stats/summary.h>
+
+namespace kvq {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+constexpr std::int64_t kLongContext = 32768;
+
+/// The unquantized cache and one simulated cache per quantizer.
+struct Variants {
+  ExactAttention exact;
+  std::vector<std::unique_ptr<SimulatedCache>> simulated;
+
+  Variants(const ModelConfig& config, const std::vector<NamedQuantizer>& quantizers, int threads)
+      : exact(config.kv, config.rope) {
+    for (const NamedQuantizer& named : quantizers) {
+      if (!(named.quantizer->shape == config.kv)) {
+        const KvShape& shape = named.quantizer->shape;
+        fail(ErrorKind::Mismatch, fmt::format("quantizer '{}' is for {} layers of {} kv heads of {}, the model has {} of {} of {}",
+                                              named.name, shape.layers, shape.kv_heads, shape.head_dim, config.kv.layers,
+                                              config.kv.kv_heads, config.kv.head_dim));
+      }
+      simulated.push_back(std::make_unique<SimulatedCache>(named.quantizer, threads));
+    }
+  }
+  std::size_t size() const { return simulated.size() + 1; }
+  AttentionBackend& backend(std::size_t variant) {
+    return variant == 0 ? static_cast<AttentionBackend&>(exact) : *simulated[variant - 1];
+  }
+};
+
+std::vector<WindowRecord> run_window(Model& model, const Window& window, Variants& variants, RunContext& context) {
+  const KvShape& shape = model.config().kv;
+  std::vector<WindowRecord> records(variants.size());
+  std::vector<at::Tensor> hidden(variants.size(), model.embed(window.ids));
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    model.load_layer(layer);
+    for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+      context.cancel.check();
+      const auto start = Clock::now();
+      hidden[variant] = model.layer_forward(layer, hidden[variant], 0, variants.backend(variant), nullptr);
+      records[variant].seconds += seconds_since(start);
+      context.progress.advance(1);
+    }
+  }
+  std::vector<WindowComparison> comparisons = compare_window(model, hidden, window.ids);
+  const auto tokens = static_cast<std::int64_t>(window.ids.size());
+  for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+    records[variant].comparison = std::move(comparisons[variant]);
+    records[variant].cache_bytes =
+        variant == 0 ? fp16_bytes(shape, tokens) : variants.simulated[variant - 1]->footprint().total();
+    variants.backend(variant).reset();
+  }
+  return records;
+}
+
+/// Per-window numbers of one variant, gathered for means and errors.
+struct Gathered {
+  std::vector<double> nll, kl;
+  std::vector<float> token_kl;
+  std::int64_t same_top1 = 0, predictions = 0;
+  double cache_bytes = 0, seconds = 0;
+
+  void add(const WindowRecord& record) {
+    nll.push_back(record.comparison.nll);
+    double sum = 0;
+    for (float value : record.comparison.kl) sum += value;
+    kl.push_back(sum / static_cast<double>(record.comparison.kl.size()));
+    token_kl.insert(token_kl.end(), record.comparison.kl.begin(), record.comparison.kl.end());
+    same_top1 += record.comparison.same_top1;
+    predictions += static_cast<std::int64_t>(record.comparison.kl.size());
+    cache_bytes += static_cast<double>(record.cache_bytes);
+    seconds += record.seconds;
+  }
+};
+
+VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_nll) {
+  VariantResult result;
+  result.window_nll = gathered.nll;
+  result.nll = mean(gathered.nll);
+  result.ppl = std::exp(result.nll);
+  std::vector<double> difference;
+  for (std::size_t window = 0; window < gathered.nll.size(); ++window) {
+    difference.push_back(gathered.nll[window] - baseline_nll[window]);
+  }
+  result.delta_nll = mean(difference);
+  result.delta_nll_se = standard_error(difference);
+  result.kl_mean = mean(gathered.kl);
+  result.kl_mean_se = standard_error(gathered.kl);
+  result.kl_p99 = quantile(gathered.token_kl, 0.99);
+  result.top1 = static_cast<double>(gathered.same_top1) / static_cast<double>(gathered.predictions);
+  result.cache_bytes = std::llround(gathered.cache_bytes / static_cast<double>(gathered.nll.size()));
+  result.seconds = gathered.seconds;
+  return result;
+}
+
+bool is_oracle(const Recipe& recipe) {
+  return recipe.key.range == RangeKind::Window || recipe.value.range == RangeKind::Window;
+}
+
+}  // namespace
+
+PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
+                                     const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
+                                     RunContext& context) {
+  KVQ_ASSERT(!windows.empty() && windows.front().ids.size() >= 2);
+  const auto start = Clock::now();
+  const c10::InferenceMode no_gradients;
+  Variants variants(model.config(), quantizers, context.threads);
+  PerplexityReport report;
+  report.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
+  report.windows = static_cast<std::int64_t>(windows.size());
+
+  const std::int64_t steps_per_window = static_cast<std::int64_t>(variants.size()) * model.config().kv.layers;
+  std::vector<Gathered> gathered(variants.size());
+  std::vector<std::int64_t> missing;
+  std::vector<std::vector<WindowRecord>> records(windows.size());
+  for (std::int64_t window = 0; window < report.windows; ++window) {
+    auto known = journal ? journal->load(window, variants.size()) : std::nullopt;
+    if (known) {
+      records[window] = std::move(*known);
+    } else {
+      missing.push_back(window);
+    }
+  }
+  report.resumed = report.windows - static_cast<std::int64_t>(missing.size());
+  if (report.resumed > 0) context.log.info(fmt::format("{} of {} windows were finished before", report.resumed, report.windows));
+
+  context.progress.begin(fmt::format("{} windows × {} caches, layers", missing.size(), variants.size()),
+                         steps_per_window * static_cast<std::int64_t>(missing.size()));
+  for (const std::int64_t window : missing) {
+    records[window] = run_window(model, windows[window], variants, context);
+    if (journal) journal->store(window, records[window]);
+  }
+  context.progress.end();
+  for (const auto& window_records : records) {
+    for (std::size_t variant = 0; variant < variants.size(); ++variant) gathered[variant].add(window_records[variant]);
+  }
+
+  for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+    VariantResult result = summarize(gathered[variant], gathered[0].nll);
+    if (variant == 0) {
+      result.name = "none";
+    } else {
+      const Quantizer& quantizer = *quantizers[variant - 1].quantizer;
+      result.name = quantizers[variant - 1].name;
+      result.bits_nominal = nominal_bits(quantizer.recipe);
+      const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
+      result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
+      result.bits_counted_32k = forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
+      result.counted = !is_oracle(quantizer.recipe);
+      result.table_bytes = table_bytes(quantizer);
+    }
+    report.results.push_back(std::move(result));
+  }
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+const VariantResult* recommend(const PerplexityReport& report, double max_kl) {
+  const VariantResult* best = nullptr;
+  for (std::size_t variant = 1; variant < report.results.size(); ++variant) {
+    const VariantResult& result = report.results[variant];
+    if (!result.counted || result.kl_mean > max_kl) continue;
+    if (!best || result.bits_counted < best->bits_counted) best = &result;
+  }
+  return best;
+}
+
+}  // namespace kvq

@@ -1,0 +1,107 @@
+#include <kvq/eval/window_journal.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <type_traits>
+
+#include <fmt/format.h>
+
+#include <kvq/core/atomic_file.h>
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+
+namespace kvq {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+template <typename T>
+void append(std::string& bytes, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+template <typename T>
+bool take(std::string_view& bytes, T& value) {
+  if (bytes.size() < sizeof value) return false;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return true;
+}
+
+std::string serialize(const std::vector<WindowRecord>& records) {
+  std::string bytes;
+  append(bytes, static_cast<std::uint64_t>(records.size()));
+  for (const WindowRecord& record : records) {
+    append(bytes, record.comparison.nll);
+    append(bytes, record.comparison.same_top1);
+    append(bytes, record.cache_bytes);
+    append(bytes, record.seconds);
+    append(bytes, static_cast<std::uint64_t>(record.comparison.kl.size()));
+    bytes.append(reinterpret_cast<const char*>(record.comparison.kl.data()), record.comparison.kl.size() * sizeof(float));
+  }
+  return bytes;
+}
+
+bool deserialize(std::string_view bytes, std::vector<WindowRecord>& records) {
+  std::uint64_t count = 0;
+  if (!take(bytes, count) || count != records.size()) return false;
+  for (WindowRecord& record : records) {
+    std::uint64_t tokens = 0;
+    if (!take(bytes, record.comparison.nll) || !take(bytes, record.comparison.same_top1) ||
+        !take(bytes, record.cache_bytes) || !take(bytes, record.seconds) || !take(bytes, tokens) ||
+        tokens > bytes.size() / sizeof(float)) {
+      return false;
+    }
+    record.comparison.kl.resize(tokens);
+    std::memcpy(record.comparison.kl.data(), bytes.data(), tokens * sizeof(float));
+    bytes.remove_prefix(tokens * sizeof(float));
+  }
+  return bytes.empty();
+}
+
+constexpr std::size_t kDigest = 64;  // SHA-256 as hex before the content: a damaged file counts as not there
+
+}  // namespace
+
+WindowJournal::WindowJournal(fs::path folder, const std::string& identity) : folder_(std::move(folder)) {
+  const fs::path stamp = folder_ / "identity";
+  const std::string digest = sha256_of(identity);
+  std::string known;
+  std::ifstream(stamp) >> known;
+  if (known == digest) return;
+  std::error_code error;
+  fs::remove_all(folder_, error);
+  if (!fs::create_directories(folder_, error)) {
+    fail(ErrorKind::Io, fmt::format("{}: cannot be created: {}", folder_.string(), error.message()));
+  }
+  write_file_atomically(stamp, digest, true);
+}
+
+fs::path WindowJournal::file_of(std::int64_t window) const { return folder_ / fmt::format("window-{:06}", window); }
+
+std::optional<std::vector<WindowRecord>> WindowJournal::load(std::int64_t window, std::size_t variants) const {
+  std::ifstream file(file_of(window), std::ios::binary);
+  if (!file) return std::nullopt;
+  const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (content.size() < kDigest) return std::nullopt;
+  const std::string_view body = std::string_view(content).substr(kDigest);
+  std::vector<WindowRecord> records(variants);
+  if (sha256_of(body) != content.substr(0, kDigest) || !deserialize(body, records)) return std::nullopt;
+  return records;
+}
+
+void WindowJournal::store(std::int64_t window, const std::vector<WindowRecord>& records) const {
+  const std::string body = serialize(records);
+  write_file_atomically(file_of(window), sha256_of(body) + body, true);
+}
+
+void WindowJournal::remove() const {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+}  // namespace kvq
