@@ -16,7 +16,9 @@ struct Codebook {
   std::vector<float> boundaries() const;
 };
 
-Codebook uniform_codebook(int bits);       ///< 2^bits levels from -1 to 1; 1 bit: -0.5, 0.5
-Codebook normal_float_codebook(int bits);  ///< QLoRA's construction; contains 0 exactly for bits >= 2
+Codebook uniform_codebook(int bits);  ///< 2^bits levels from -1 to 1; 1 bit: -0.5, 0.5
+/// QLoRA's construction for 4 bits, the same for others; contains 0 and both ends exactly for bits >= 2, 1 bit as
+/// uniform.
+Codebook normal_float_codebook(int bits);
 
 }  // namespace kvq

@@ -1,9 +1,10 @@
 #pragma once
-// Tokens of one layer and side to codes and back. The one place where rounding happens: simulated, packed and CUDA caches
-// produce the codes that this produces, so the order of floating-point operations here is part of the contract:
-//   x_hat = (x - zero) * (1 / scale)      code = number of boundaries < x_hat      decoded = zero + scale * decoded[code]
-// all in fp32, each operation rounded, no FMA; scale 0 decodes to zero. Ranges per token are rounded to their stored fp16
-// form before they are used.
+// Tokens of one layer and side to codes and back. The one place where rounding happens: simulated, packed and CUDA
+// caches produce the codes that this produces, so the order of floating-point operations here is part of the contract:
+//   x_hat = (x - zero) * (1 / scale)      code = number of boundaries < x_hat      decoded = zero + scale *
+//   decoded[code]
+// all in fp32, each operation rounded, no FMA; scale 0 decodes to zero. Ranges per token are rounded to their stored
+// fp16 form before they are used.
 
 #include <cstdint>
 #include <memory>
@@ -30,8 +31,8 @@ class SideEncoder {
  public:
   explicit SideEncoder(const SideQuantizer& quantizer);
 
-  /// `x`: `[tokens, kv_heads, head_dim]`, finite. Throws Numeric when an exact value or a range does not fit scaled fp16
-  /// (gives channel and token relative to `x`, and the value).
+  /// `x`: `[tokens, kv_heads, head_dim]`, finite. Throws Numeric when an exact value or a range does not fit scaled
+  /// fp16 (gives channel and token relative to `x`, and the value).
   void encode(std::span<const float> x, EncodedTokens& out) const;
   void decode(const EncodedTokens& encoded, std::span<float> x) const;
 
@@ -47,7 +48,8 @@ class SideEncoder {
   std::shared_ptr<const Tables> tables_;
 };
 
-/// Number of outliers on *each* end of a token of `width` values: max(1, round(fraction * width / 2)), 0 for fraction 0.
+/// Number of outliers on *each* end of a token of `width` values: max(1, round(fraction * width / 2)), 0 for fraction
+/// 0.
 int outliers_per_end(double fraction, int width);
 
 }  // namespace kvq

@@ -1,6 +1,6 @@
 #pragma once
-// Counted bits: what a cache of a recipe really occupies. Constants and rules come from kernels/layout, so the simulated
-// cache counts what the packed one allocates.
+// Counted bits: what a cache of a recipe really occupies. Constants and rules come from kernels/layout, so the
+// simulated cache counts what the packed one allocates.
 
 #include <cstdint>
 #include <span>

@@ -21,7 +21,9 @@ struct SideQuantizer {
   double outlier_rate = 0.0;  ///< measured in calibration: exact values per value, sinks left out
 
   int width() const { return kv_heads * head_dim; }
-  const Codebook& codebook_of_head(int kv_head) const { return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head]; }
+  const Codebook& codebook_of_head(int kv_head) const {
+    return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head];
+  }
 };
 
 struct LayerQuantizer {

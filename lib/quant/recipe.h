@@ -37,7 +37,7 @@ struct SideRecipe {
   RangeKind range = RangeKind::Static;
   bool post_rope = false;  ///< keys only: quantize after RoPE (ablation)
   double outliers = 0.0;   ///< fraction kept exact: beyond static thresholds (channel), k largest and smallest (token)
-  double cap = 0.0;        ///< keys, static thresholds: at most this fraction of a token's values exact; 0 = no cap
+  double cap = 0.0;        ///< keys, static thresholds: at most ceil(cap · width) of a token exact; 0 = no cap
   FitWeights weights = FitWeights::Fisher;
   Share share = Share::Layer;
   bool qnorm = false;

@@ -1,0 +1,102 @@
+#include <kvq/quant/recipe.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+#include <kvq/quant/recipe_words.h>
+
+namespace kvq {
+
+namespace {
+
+[[noreturn]] void contradiction(const char* side, const std::string& message) {
+  fail(ErrorKind::Usage, fmt::format("recipe, {}: {}", side, message));
+}
+
+void validate_side(const SideRecipe& side, Side which) {
+  const char* name = side_name(which);
+  if (side.bits < 1 || side.bits > 8) contradiction(name, fmt::format("{} bits; 1 to 8 are possible", side.bits));
+  if (!(side.outliers >= 0.0 && side.outliers < 0.5)) {
+    contradiction(name, fmt::format("outlier fraction {}; it must be at least 0 and below 0.5 (50 %)", side.outliers));
+  }
+  if (side.axis == Axis::Channel && side.range == RangeKind::Online) {
+    contradiction(name, "range=online needs one range per token: axis token, or range static or window");
+  }
+  if (side.axis == Axis::Token && side.range != RangeKind::Online) {
+    contradiction(name, fmt::format("range={} needs one range per channel: axis channel, or range online",
+                                    word_of(kRangeWords, side.range)));
+  }
+  if (side.post_rope && which == Side::Value) contradiction(name, "rope=post is for keys; values are not rotated");
+  if (!(side.cap >= 0.0 && side.cap < 1.0)) {
+    contradiction(name, fmt::format("cap {}; it must be above 0 and below 1 (100 %), or 0 for none", side.cap));
+  }
+  if (side.cap > 0.0 && (which == Side::Value || side.range != RangeKind::Static)) {
+    contradiction(name, "cap limits the outliers of keys with range=static; there are none here");
+  }
+  if (side.cap > 0.0 && side.outliers == 0.0) contradiction(name, "cap limits outliers, but the recipe keeps none");
+  if (side.codebook != CodebookKind::Nuq) {
+    const std::string kind = word_of(kCodebookWords, side.codebook);
+    const char* word = side.qnorm                           ? "qnorm"
+                       : side.share != Share::Layer         ? "share"
+                       : side.weights != FitWeights::Fisher ? "weights"
+                                                            : nullptr;
+    if (word) contradiction(name, fmt::format("{} is for fitted codebooks (nuq); {} is not fitted", word, kind));
+  }
+}
+
+}  // namespace
+
+SideRecipe default_side(Side side) {
+  SideRecipe recipe;
+  recipe.axis = side == Side::Key ? Axis::Channel : Axis::Token;
+  recipe.range = side == Side::Key ? RangeKind::Static : RangeKind::Online;
+  return recipe;
+}
+
+void validate(const Recipe& recipe) {
+  if (!recipe.quantized) return;
+  validate_side(recipe.key, Side::Key);
+  validate_side(recipe.value, Side::Value);
+  if (recipe.sinks < 0 || recipe.sinks > 16) {
+    fail(ErrorKind::Usage, fmt::format("recipe: {} sinks; 0 to 16 are possible", recipe.sinks));
+  }
+}
+
+std::string format_percent(double fraction) {
+  // The shortest decimal of the fraction with its point moved by two places: exact, unlike 100 * fraction.
+  std::array<char, 64> buffer{};
+  const auto end =
+      std::to_chars(buffer.data(), buffer.data() + buffer.size(), fraction, std::chars_format::scientific).ptr;
+  const std::string_view text(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
+  const auto e = text.find('e');
+  std::string digits;
+  for (const char c : text.substr(0, e)) {
+    if (c != '.') digits += c;
+  }
+  int exponent = 0;
+  const auto exponent_text = text.substr(text[e + 1] == '+' ? e + 2 : e + 1);
+  std::from_chars(exponent_text.data(), exponent_text.data() + exponent_text.size(), exponent);
+  int point = exponent + 2 + 1;  // digits before the point
+  if (point <= 0) digits.insert(0, static_cast<std::size_t>(1 - point), '0'), point = 1;
+  if (static_cast<int>(digits.size()) < point) digits.append(static_cast<std::size_t>(point) - digits.size(), '0');
+  if (static_cast<int>(digits.size()) > point) digits.insert(static_cast<std::size_t>(point), 1, '.');
+  return digits;
+}
+
+std::optional<double> parse_percent(std::string_view digits) {
+  const bool plain =
+      !digits.empty() && digits.front() != '.' && digits.back() != '.' &&
+      std::all_of(digits.begin(), digits.end(), [](char c) { return (c >= '0' && c <= '9') || c == '.'; });
+  if (!plain || std::count(digits.begin(), digits.end(), '.') > 1) return std::nullopt;
+  const std::string scientific = std::string(digits) + "e-2";
+  double value = 0.0;
+  const auto result = std::from_chars(scientific.data(), scientific.data() + scientific.size(), value);
+  if (result.ec != std::errc() || result.ptr != scientific.data() + scientific.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace kvq

@@ -1,0 +1,268 @@
+// Grammar of the short form:
+//   recipe = "none" | side | "K=" side "/V=" side
+//   side   = ("nuq" | "int" | "nf") bits [ "-" percent "%" ] [ ":" word { "," word } ]
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+#include <kvq/quant/recipe.h>
+#include <kvq/quant/recipe_words.h>
+
+namespace kvq {
+
+namespace {
+
+constexpr std::string_view kKnownKinds = "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers, or none";
+constexpr std::string_view kKnownWords =
+    "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%";
+
+/// Both sides as far as the text speaks of them; with `only` set, words for the other side are refused.
+struct Parser {
+  std::string whole;  ///< for messages
+  std::optional<Side> only;
+  SideRecipe key = default_side(Side::Key), value = default_side(Side::Value);
+  std::optional<int> sinks;
+  std::optional<RangeKind> range;
+  std::set<std::string> seen;
+
+  [[noreturn]] void refuse(const std::string& message) const {
+    fail(ErrorKind::Usage, fmt::format("recipe '{}': {}", whole, message));
+  }
+  bool applies(Side side) const { return !only || *only == side; }
+  template <typename Change>
+  void for_sides(Change change) {
+    if (applies(Side::Key)) change(key);
+    if (applies(Side::Value)) change(value);
+  }
+  SideRecipe& one_side(Side side, const std::string& word) {
+    if (!applies(side))
+      refuse(fmt::format("'{}' speaks of the {} side, but stands in the other one", word, side_name(side)));
+    return side == Side::Key ? key : value;
+  }
+  template <typename Enum, std::size_t kCount>
+  Enum choice(const Words<Enum, kCount>& words, const std::string& name, const std::string& argument) const {
+    const auto value_of_word = find_word(words, argument);
+    if (!value_of_word) refuse(fmt::format("'{}={}'; {} can be: {}", name, argument, name, list_words(words)));
+    return *value_of_word;
+  }
+  double percent(const std::string& what, std::string_view text) const {
+    const bool has_sign = !text.empty() && text.back() == '%';
+    const auto fraction = has_sign ? parse_percent(text.substr(0, text.size() - 1)) : std::nullopt;
+    if (!fraction) refuse(fmt::format("{} '{}' is not a percentage such as 1% or 0.5%", what, text));
+    return *fraction;
+  }
+
+  void parse(std::string_view text);
+  void head(std::string_view text);
+  void word(const std::string& text);
+  void apply_range();
+};
+
+void Parser::parse(std::string_view text) {
+  const auto colon = text.find(':');
+  head(text.substr(0, colon));
+  if (colon != std::string_view::npos) {
+    std::string_view rest = text.substr(colon + 1);
+    for (;;) {
+      const auto comma = rest.find(',');
+      word(std::string(rest.substr(0, comma)));
+      if (comma == std::string_view::npos) break;
+      rest = rest.substr(comma + 1);
+    }
+  }
+  apply_range();
+}
+
+void Parser::head(std::string_view text) {
+  const auto digits = text.find_first_of("0123456789");
+  const auto kind = find_word(kCodebookWords, text.substr(0, digits));
+  if (!kind || digits == std::string_view::npos)
+    refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
+  const std::string_view numbers = text.substr(digits);
+  const auto dash = numbers.find('-');
+  const std::string_view bits_text = numbers.substr(0, dash);
+  int bits = 0;
+  const auto end = bits_text.data() + bits_text.size();
+  const auto result = std::from_chars(bits_text.data(), end, bits);
+  if (result.ec != std::errc() || result.ptr != end || bits < 1 || bits > 8 || bits_text.size() != 1) {
+    refuse(fmt::format("bits '{}'; known: {}", bits_text, kKnownKinds));
+  }
+  double outliers = 0.0;
+  if (dash != std::string_view::npos) outliers = percent("the share of outliers", numbers.substr(dash + 1));
+  if (outliers >= 0.5) refuse(fmt::format("{} % of outliers; it must be below 50 %", format_percent(outliers)));
+  for_sides([&](SideRecipe& side) {
+    side.codebook = *kind;
+    side.bits = bits;
+    side.outliers = outliers;
+  });
+}
+
+void Parser::word(const std::string& text) {
+  const auto equals = text.find('=');
+  std::string name = text.substr(0, equals);
+  if (name == "key-rope") name = "rope";
+  if (!seen.insert(name).second) refuse(fmt::format("'{}' is given twice", name));
+  const std::string argument = equals == std::string::npos ? "" : text.substr(equals + 1);
+  if (name == "qnorm" && equals == std::string::npos) {
+    for_sides([](SideRecipe& side) { side.qnorm = true; });
+  } else if (name == "sink") {
+    int count = -1;
+    const auto end = argument.data() + argument.size();
+    const auto result = std::from_chars(argument.data(), end, count);
+    if (result.ec != std::errc() || result.ptr != end || count < 0 || count > 16) {
+      refuse(fmt::format("'{}'; sink takes a number from 0 to 16", text));
+    }
+    sinks = count;
+  } else if (name == "share") {
+    const Share share = choice(kShareWords, name, argument);
+    for_sides([&](SideRecipe& side) { side.share = share; });
+  } else if (name == "weights") {
+    const FitWeights weights = choice(kWeightWords, name, argument);
+    for_sides([&](SideRecipe& side) { side.weights = weights; });
+  } else if (name == "key" || name == "value") {
+    SideRecipe& side = one_side(name == "key" ? Side::Key : Side::Value, text);
+    side.axis = choice(kAxisWords, name, argument);
+    side.range = side.axis == Axis::Channel ? RangeKind::Static : RangeKind::Online;
+  } else if (name == "rope") {
+    one_side(Side::Key, text).post_rope = choice(kRopeWords, name, argument);
+  } else if (name == "range") {
+    range = choice(kRangeWords, name, argument);
+  } else if (name == "cap") {
+    const double cap = percent("cap", argument);
+    if (cap <= 0.0 || cap >= 1.0) refuse(fmt::format("'{}'; cap must be above 0 % and below 100 %", text));
+    one_side(Side::Key, text).cap = cap;
+  } else {
+    refuse(fmt::format("unknown word '{}'; known: {}", text, kKnownWords));
+  }
+}
+
+/// `range` comes last because it depends on the axes: static and window go to the sides with one range per channel;
+/// online must fit every side, since a key side left static would not be what was asked for.
+void Parser::apply_range() {
+  if (!range) return;
+  const Axis needed = *range == RangeKind::Online ? Axis::Token : Axis::Channel;
+  int fitting = 0, sides = 0;
+  for_sides([&](SideRecipe& side) {
+    ++sides;
+    if (side.axis != needed) return;
+    ++fitting;
+    side.range = *range;
+  });
+  if (fitting == 0 || (*range == RangeKind::Online && fitting < sides)) {
+    refuse(fmt::format("range={} needs axis {} (key={}, value={})", word_of(kRangeWords, *range),
+                       word_of(kAxisWords, needed), word_of(kAxisWords, key.axis), word_of(kAxisWords, value.axis)));
+  }
+}
+
+Recipe parse_split(const std::string& text) {
+  const auto slash = text.find('/');
+  Parser key{text, Side::Key}, value{text, Side::Value};
+  if (slash == std::string::npos || text.compare(slash + 1, 2, "V=") != 0) {
+    key.refuse("two sides are written K=…/V=…, keys first");
+  }
+  key.parse(std::string_view(text).substr(2, slash - 2));
+  value.parse(std::string_view(text).substr(slash + 3));
+  if (key.sinks && value.sinks && *key.sinks != *value.sinks) {
+    key.refuse(fmt::format("sink={} for keys, sink={} for values; they must agree", *key.sinks, *value.sinks));
+  }
+  Recipe recipe{true, key.key, value.value};
+  recipe.sinks = key.sinks.value_or(value.sinks.value_or(recipe.sinks));
+  return recipe;
+}
+
+Recipe parse_unchecked(const std::string& text) {
+  if (text == "none") return {false, default_side(Side::Key), default_side(Side::Value), 0};
+  if (text.starts_with("K=")) return parse_split(text);
+  Parser both{text, std::nullopt};
+  both.parse(text);
+  Recipe recipe{true, both.key, both.value};
+  recipe.sinks = both.sinks.value_or(recipe.sinks);
+  return recipe;
+}
+
+std::string head_of(const SideRecipe& side) {
+  const std::string head = fmt::format("{}{}", word_of(kCodebookWords, side.codebook), side.bits);
+  return side.outliers > 0.0 ? fmt::format("{}-{}%", head, format_percent(side.outliers)) : head;
+}
+
+/// Words that differ from the defaults, for one side or (`other` given) for both at once.
+std::vector<std::string> words_of(const SideRecipe& side, Side which, const SideRecipe* other) {
+  std::vector<std::string> words;
+  const auto axis_word = [&](const SideRecipe& s, Side w) {
+    if (s.axis != default_side(w).axis) words.push_back(fmt::format("{}={}", side_name(w), word_of(kAxisWords, s.axis)));
+  };
+  axis_word(side, which);
+  if (other) axis_word(*other, Side::Value);
+  if (side.post_rope) words.emplace_back("rope=post");
+  if (side.range == RangeKind::Window || (other && other->range == RangeKind::Window))
+    words.emplace_back("range=window");
+  if (side.cap > 0.0) words.push_back("cap=" + format_percent(side.cap) + "%");
+  if (side.weights != FitWeights::Fisher) words.push_back("weights=" + word_of(kWeightWords, side.weights));
+  if (side.share != Share::Layer) words.push_back("share=" + word_of(kShareWords, side.share));
+  if (side.qnorm) words.emplace_back("qnorm");
+  return words;
+}
+
+std::string join(const std::string& head, const std::vector<std::string>& words) {
+  return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& text) {
+  Recipe recipe = parse_unchecked(text);
+  try {
+    validate(recipe);
+  } catch (const Error& error) {
+    fail(error.kind(), fmt::format("'{}': {}", text, error.what()));
+  }
+  return recipe;
+}
+
+std::string short_form(const Recipe& recipe) {
+  if (!recipe.quantized) return "none";
+  const std::string sinks = fmt::format("sink={}", recipe.sinks);
+  const bool default_sinks = recipe.sinks == Recipe{}.sinks;
+  std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
+  if (!default_sinks) words.push_back(sinks);
+  std::string both = join(head_of(recipe.key), words);
+  if (parse_unchecked(both) == recipe) return both;  // else the sides differ in more than the shared words can say
+  std::vector<std::string> key_words = words_of(recipe.key, Side::Key, nullptr);
+  if (!default_sinks) key_words.push_back(sinks);
+  return fmt::format("K={}/V={}", join(head_of(recipe.key), key_words),
+                     join(head_of(recipe.value), words_of(recipe.value, Side::Value, nullptr)));
+}
+
+std::string slug(const Recipe& recipe) {
+  std::string result;
+  for (const char c : short_form(recipe)) {
+    switch (c) {
+      case '%':
+        result += "pct";
+        break;
+      case '=':
+        result += '-';
+        break;
+      case ':':
+      case ',':
+        result += '_';
+        break;
+      case '/':
+        result += "__";
+        break;  // no word is empty, so two in a row mean nothing else
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+}  // namespace kvq

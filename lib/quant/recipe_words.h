@@ -1,0 +1,58 @@
+#pragma once
+// Spelling of the enums of a recipe: one table each, used by the short form, the TOML form and messages alike.
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <kvq/quant/recipe.h>
+
+namespace kvq {
+
+template <typename Enum, std::size_t kCount>
+using Words = std::array<std::pair<std::string_view, Enum>, kCount>;
+
+inline constexpr Words<CodebookKind, 3> kCodebookWords = {
+    {{"nuq", CodebookKind::Nuq}, {"int", CodebookKind::Int}, {"nf", CodebookKind::Nf}}};
+inline constexpr Words<Axis, 2> kAxisWords = {{{"channel", Axis::Channel}, {"token", Axis::Token}}};
+inline constexpr Words<RangeKind, 3> kRangeWords = {
+    {{"static", RangeKind::Static}, {"online", RangeKind::Online}, {"window", RangeKind::Window}}};
+inline constexpr Words<FitWeights, 3> kWeightWords = {
+    {{"fisher", FitWeights::Fisher}, {"fisher-unscaled", FitWeights::FisherUnscaled}, {"none", FitWeights::None}}};
+inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};
+inline constexpr Words<bool, 2> kRopeWords = {{{"pre", false}, {"post", true}}};  ///< SideRecipe::post_rope
+
+template <typename Enum, std::size_t kCount>
+std::optional<Enum> find_word(const Words<Enum, kCount>& words, std::string_view text) {
+  for (const auto& [word, value] : words) {
+    if (word == text) return value;
+  }
+  return std::nullopt;
+}
+
+template <typename Enum, std::size_t kCount>
+std::string word_of(const Words<Enum, kCount>& words, Enum value) {
+  for (const auto& [word, candidate] : words) {
+    if (candidate == value) return std::string(word);
+  }
+  return "?";
+}
+
+/// "channel, token"
+template <typename Enum, std::size_t kCount>
+std::string list_words(const Words<Enum, kCount>& words) {
+  std::string list;
+  for (const auto& [word, value] : words) list += (list.empty() ? "" : ", ") + std::string(word);
+  return list;
+}
+
+/// A fraction as a plain decimal percentage and back, without loss: 0.01 <-> "1". nullopt: not digits with one point.
+std::string format_percent(double fraction);
+std::optional<double> parse_percent(std::string_view digits);
+
+/// KVQuant's choice for a side: keys per channel with static thresholds, values per token with the token's own range.
+SideRecipe default_side(Side side);
+
+}  // namespace kvq
