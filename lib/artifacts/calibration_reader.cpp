@@ -1,0 +1,117 @@
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <kvq/artifacts/calibration_file.h>
+#include <kvq/artifacts/internal/schema.h>
+#include <kvq/core/error.h>
+#include <kvq/core/half.h>
+#include <kvq/core/hash.h>
+
+namespace kvq {
+
+struct CalibrationReader::Impl {
+  std::filesystem::path path;
+  h5::File file;
+  CalibrationHeader header;
+  h5::Shape tensor, moment, mass;
+
+  explicit Impl(const std::filesystem::path& file_path) : path(file_path), file(h5::File::open(file_path)) {}
+
+  h5::Group layer(int layer) const {
+    KVQ_ASSERT(layer >= 0 && layer < header.shape.layers);
+    return file.root().open_group("layers").open_group(schema::layer_name(layer));
+  }
+
+  std::vector<float> scaled(int index, const std::string& name) const {
+    const h5::Group group = layer(index);
+    const auto scale = static_cast<float>(group.number_on(name, "scale"));
+    const std::vector<std::uint16_t> halves = group.read_halves(name, tensor);
+    std::vector<float> values(halves.size());
+    // Inf and NaN have all exponent bits set; OR-ing a whole run keeps the common case free of branches.
+    bool finite = true;
+    for (std::size_t element = 0; element < halves.size(); ++element) {
+      finite &= (halves[element] & 0x7c00u) != 0x7c00u;
+      values[element] = half_to_float(halves[element]) * scale;
+    }
+    if (!finite) schema::require_finite(group, name, tensor, values);
+    return values;
+  }
+};
+
+namespace {
+
+void read_header(const h5::Group& root, CalibrationHeader& header) {
+  header.provenance = schema::read_provenance(root, "calibration");
+  header.shape = schema::read_shape(root);
+  header.rope = schema::read_rope(root, header.shape);
+  header.bos = root.text("bos");
+  const h5::Shape tokens = root.require("tokens", h5::Type::I32, {h5::kAny, h5::kAny});
+  header.sequences = static_cast<std::int64_t>(tokens[0]);
+  header.seqlen = static_cast<std::int64_t>(tokens[1]);
+  header.tokens = root.read_ints("tokens", tokens);
+  for (std::size_t index = 0; index < header.tokens.size(); ++index) {
+    if (header.tokens[index] < 0) {
+      root.damaged("tokens", fmt::format("holds {} at {}", header.tokens[index], schema::position(tokens, index)));
+    }
+  }
+  header.domains = root.read_strings("domain", tokens[0]);
+  header.loss = root.read_doubles("loss", {tokens[0]});
+  schema::require_finite(root, "loss", {tokens[0]}, header.loss);
+}
+
+void check_scale(const h5::Group& group, const std::string& name) {
+  const double scale = group.number_on(name, "scale");
+  if (!(scale > 0)) group.damaged(name, fmt::format("has scale {}, a positive number is needed", scale));
+}
+
+}  // namespace
+
+CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {
+  const h5::Group root = impl_->file.root();
+  read_header(root, impl_->header);
+  const KvShape& shape = impl_->header.shape;
+  const auto tokens = static_cast<std::uint64_t>(impl_->header.total_tokens());
+  const auto heads = static_cast<std::uint64_t>(shape.kv_heads), dim = static_cast<std::uint64_t>(shape.head_dim);
+  impl_->tensor = {tokens, heads, dim};
+  impl_->moment = {heads, dim, dim};
+  impl_->mass = {tokens};
+  const h5::Group layers = root.open_group("layers");
+  if (layers.has(schema::layer_name(shape.layers))) {
+    layers.damaged(schema::layer_name(shape.layers), fmt::format("is there, but attribute 'layers' is {}", shape.layers));
+  }
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const h5::Group group = layers.open_group(schema::layer_name(layer));
+    for (const char* name : {"key", "value", "key_grad", "value_grad"}) {
+      group.require(name, h5::Type::F16, impl_->tensor);
+      check_scale(group, name);
+    }
+    group.require("query_moment", h5::Type::F64, impl_->moment);
+    group.require("attention_mass", h5::Type::F32, impl_->mass);
+  }
+}
+CalibrationReader::~CalibrationReader() = default;
+
+const CalibrationHeader& CalibrationReader::header() const { return impl_->header; }
+std::string CalibrationReader::sha256() const { return sha256_of_file(impl_->path); }
+
+std::vector<float> CalibrationReader::values(int layer, Side side) const { return impl_->scaled(layer, side_name(side)); }
+std::vector<float> CalibrationReader::gradients(int layer, Side side) const {
+  return impl_->scaled(layer, std::string(side_name(side)) + "_grad");
+}
+
+std::vector<double> CalibrationReader::query_moment(int layer) const {
+  const h5::Group group = impl_->layer(layer);
+  std::vector<double> moment = group.read_doubles("query_moment", impl_->moment);
+  schema::require_finite(group, "query_moment", impl_->moment, moment);
+  return moment;
+}
+
+std::vector<float> CalibrationReader::attention_mass(int layer) const {
+  const h5::Group group = impl_->layer(layer);
+  std::vector<float> mass = group.read_floats("attention_mass", impl_->mass);
+  schema::require_finite(group, "attention_mass", impl_->mass, mass);
+  return mass;
+}
+
+}  // namespace kvq

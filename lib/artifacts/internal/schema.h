@@ -1,0 +1,39 @@
+#pragma once
+// What all artifacts have in common: root attributes, the shape of the cache, the number of layers (FORMAT.md).
+
+#include <string>
+
+#include <kvq/artifacts/internal/h5.h>
+#include <kvq/artifacts/provenance.h>
+#include <kvq/core/kv_shape.h>
+
+namespace kvq::schema {
+
+/// A reader takes every minor version of its major version: minor versions only add.
+inline constexpr int kMajor = 1, kMinor = 0;
+
+void write_provenance(const h5::Group& root, const std::string& schema, const Provenance& provenance);
+/// Last thing written: a file without it was never finished.
+void write_complete(const h5::Group& root);
+void write_shape(const h5::Group& root, const KvShape& shape);
+void write_rope(const h5::Group& root, const RopeParams& rope);
+
+/// Checks `kvq_schema`, `schema_version` and `complete` before anything else is looked at. Throws Format, or Mismatch for
+/// an artifact of another kind.
+Provenance read_provenance(const h5::Group& root, const std::string& schema);
+KvShape read_shape(const h5::Group& root);
+RopeParams read_rope(const h5::Group& root, const KvShape& shape);
+
+/// "00", "01", … : layers sort by name.
+std::string layer_name(int layer);
+
+/// Throws Format naming dataset and position of the first NaN or Inf.
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const float> data);
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const double> data);
+/// Throws Format where lower > upper.
+void require_ordered(const h5::Group& group, const std::string& lower, const std::string& upper, const h5::Shape& shape,
+                     std::span<const float> low, std::span<const float> high);
+/// "[3, 0, 17]" of a flat index.
+std::string position(const h5::Shape& shape, std::uint64_t flat);
+
+}  // namespace kvq::schema

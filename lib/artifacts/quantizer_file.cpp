@@ -1,0 +1,153 @@
+#include <kvq/artifacts/quantizer_file.h>
+
+#include <fmt/format.h>
+
+#include <kvq/artifacts/internal/schema.h>
+#include <kvq/artifacts/recipe_toml.h>
+#include <kvq/core/atomic_file.h>
+#include <kvq/core/error.h>
+#include <kvq/quant/footprint.h>
+
+namespace kvq {
+
+namespace {
+
+constexpr std::int64_t kLongContext = 32768;  // where counted bits are forecast: DESIGN §2
+
+h5::Shape channels_of(const KvShape& shape) {
+  return {static_cast<std::uint64_t>(shape.kv_heads), static_cast<std::uint64_t>(shape.head_dim)};
+}
+h5::Shape codebooks_of(const KvShape& shape, const SideRecipe& recipe) {
+  const int count = recipe.share == Share::Head ? shape.kv_heads : 1;
+  return {static_cast<std::uint64_t>(count), std::uint64_t{1} << recipe.bits};
+}
+
+void write_side(const h5::Group& group, const KvShape& shape, const SideQuantizer& side) {
+  group.set("exponent", std::int64_t{side.exponent});
+  group.set("outlier_rate", side.outlier_rate);
+  if (side.recipe.range == RangeKind::Static) {
+    group.write("lower", channels_of(shape), std::span(side.lower));
+    group.write("upper", channels_of(shape), std::span(side.upper));
+  }
+  std::vector<float> centroids, decoded;
+  for (const Codebook& codebook : side.codebooks) {
+    centroids.insert(centroids.end(), codebook.centroids.begin(), codebook.centroids.end());
+    decoded.insert(decoded.end(), codebook.decoded.begin(), codebook.decoded.end());
+  }
+  group.write("centroids", codebooks_of(shape, side.recipe), std::span<const float>(centroids));
+  group.write("decoded", codebooks_of(shape, side.recipe), std::span<const float>(decoded));
+}
+
+void read_codebooks(const h5::Group& group, const KvShape& shape, SideQuantizer& side) {
+  const h5::Shape wanted = codebooks_of(shape, side.recipe);
+  const std::vector<float> centroids = group.read_floats("centroids", wanted);
+  const std::vector<float> decoded = group.read_floats("decoded", wanted);
+  schema::require_finite(group, "centroids", wanted, centroids);
+  schema::require_finite(group, "decoded", wanted, decoded);
+  const std::size_t levels = wanted[1];
+  for (std::size_t index = 1; index < centroids.size(); ++index) {
+    if (index % levels != 0 && centroids[index] < centroids[index - 1]) {
+      group.damaged("centroids", fmt::format("is not sorted: {} at {} follows {}", centroids[index],
+                                             schema::position(wanted, index), centroids[index - 1]));
+    }
+  }
+  for (std::size_t begin = 0; begin < centroids.size(); begin += levels) {
+    Codebook codebook;
+    codebook.centroids.assign(centroids.begin() + static_cast<std::ptrdiff_t>(begin),
+                              centroids.begin() + static_cast<std::ptrdiff_t>(begin + levels));
+    codebook.decoded.assign(decoded.begin() + static_cast<std::ptrdiff_t>(begin),
+                            decoded.begin() + static_cast<std::ptrdiff_t>(begin + levels));
+    side.codebooks.push_back(std::move(codebook));
+  }
+}
+
+SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe) {
+  SideQuantizer side;
+  side.recipe = recipe;
+  side.kv_heads = shape.kv_heads;
+  side.head_dim = shape.head_dim;
+  const std::int64_t exponent = group.integer("exponent");
+  if (exponent < -126 || exponent > 127) group.damaged("exponent", fmt::format("attribute is {}, -126 to 127 are possible", exponent));
+  side.exponent = static_cast<int>(exponent);
+  side.outlier_rate = group.number("outlier_rate");
+  if (side.outlier_rate < 0 || side.outlier_rate > 1) {
+    group.damaged("outlier_rate", fmt::format("attribute is {}, 0 to 1 are possible", side.outlier_rate));
+  }
+  if (recipe.range == RangeKind::Static) {
+    side.lower = group.read_floats("lower", channels_of(shape));
+    side.upper = group.read_floats("upper", channels_of(shape));
+    schema::require_finite(group, "lower", channels_of(shape), side.lower);
+    schema::require_finite(group, "upper", channels_of(shape), side.upper);
+    schema::require_ordered(group, "lower", "upper", channels_of(shape), side.lower, side.upper);
+  }
+  read_codebooks(group, shape, side);
+  return side;
+}
+
+bool counts_as_cache(const Recipe& recipe) {
+  return recipe.key.range != RangeKind::Window && recipe.value.range != RangeKind::Window;
+}
+
+}  // namespace
+
+void write_quantizer(const std::filesystem::path& path, const QuantizerFile& file, bool force) {
+  const Quantizer& quantizer = file.quantizer;
+  if (!quantizer.recipe.quantized) fail(ErrorKind::Usage, "recipe 'none' quantizes nothing and needs no file");
+  KVQ_ASSERT(quantizer.layers.size() == static_cast<std::size_t>(quantizer.shape.layers));
+  AtomicFile target(path, force);
+  h5::File output = h5::File::create(target.temporary(), path.string());
+  {
+    const h5::Group root = output.root();
+    schema::write_provenance(root, "quantizer", file.provenance);
+    schema::write_shape(root, quantizer.shape);
+    schema::write_rope(root, quantizer.rope);
+    root.set("recipe", short_form(quantizer.recipe));
+    root.set("recipe_toml", recipe_to_toml(quantizer.recipe));
+    root.set("bits_nominal", nominal_bits(quantizer.recipe));
+    if (counts_as_cache(quantizer.recipe)) {
+      root.set("bits_counted_32k", forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));
+      root.set("table_bytes", table_bytes(quantizer));
+    }
+    const h5::Group layers = root.create_group("layers");
+    for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
+      const h5::Group group = layers.create_group(schema::layer_name(layer));
+      for (Side side : kSides) {
+        const SideQuantizer& tensor = quantizer.layers[layer].side(side);
+        KVQ_ASSERT(tensor.recipe == quantizer.recipe.side(side));
+        write_side(group.create_group(side_name(side)), quantizer.shape, tensor);
+      }
+    }
+    schema::write_complete(root);
+  }
+  output.close();
+  target.commit();
+}
+
+QuantizerFile read_quantizer(const std::filesystem::path& path) {
+  const h5::File input = h5::File::open(path);
+  const h5::Group root = input.root();
+  QuantizerFile file;
+  file.provenance = schema::read_provenance(root, "quantizer");
+  Quantizer& quantizer = file.quantizer;
+  quantizer.shape = schema::read_shape(root);
+  quantizer.rope = schema::read_rope(root, quantizer.shape);
+  try {
+    quantizer.recipe = recipe_from_toml(root.text("recipe_toml"), "recipe_toml");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Usage) throw;
+    root.damaged("recipe_toml", fmt::format("attribute: {}", error.what()));
+  }
+  if (!quantizer.recipe.quantized) root.damaged("recipe_toml", "attribute says that nothing is quantized");
+  const h5::Group layers = root.open_group("layers");
+  for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
+    const h5::Group group = layers.open_group(schema::layer_name(layer));
+    LayerQuantizer tensors;
+    for (Side side : kSides) {
+      tensors.side(side) = read_side(group.open_group(side_name(side)), quantizer.shape, quantizer.recipe.side(side));
+    }
+    quantizer.layers.push_back(std::move(tensors));
+  }
+  return file;
+}
+
+}  // namespace kvq
