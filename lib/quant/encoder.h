@@ -3,14 +3,26 @@
 // caches produce the codes that this produces, so the order of floating-point operations here is part of the contract:
 //   x_hat = (x - zero) * (1 / scale)      code = number of boundaries < x_hat      decoded = zero + scale *
 //   decoded[code]
-// all in fp32, each operation rounded, no FMA; scale 0 decodes to zero. Ranges per token are rounded to their stored
-// fp16 form before they are used.
+// all in fp32, each operation rounded, no FMA. A scale that is 0 (or so small that 1 / scale is infinite) has the
+// inverse 0: x_hat is 0, and scale 0 decodes to zero.
+//
+// Channel axis: zero = 0.5 lower + 0.5 upper, scale = 0.5 upper - 0.5 lower, as fp32. With outliers, x < lower or x >
+// upper is exact; without, it takes an end code. A cap leaves at most outlier_cap() of a token exact: those with the
+// largest excess (lower - x or x - upper, times 1 / scale; infinite for scale 0), ties to the lower channel; the others
+// take end codes. Token axis: with outliers the k largest values of the token are exact, then the k smallest of what is
+// left, ties to the lower channel (so a token of equal values loses its first 2k channels); k * 2 >= width makes all
+// exact, with range 0, 0. Of the rest: zero = half(0.5 min + 0.5 max), scale = half(max(max - zero, zero - min)), where
+// half() rounds to fp16(x * 2^-exponent) and back: taking the scale around the *stored* zero keeps both ends inside the
+// range.
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
+#include <kvq/core/error.h>
+#include <kvq/quant/encode_loops.h>
 #include <kvq/quant/quantizer.h>
 
 namespace kvq {
@@ -26,21 +38,34 @@ struct EncodedTokens {
   std::int64_t outliers() const { return static_cast<std::int64_t>(outlier_channel.size()); }
 };
 
+/// Numeric error: an exact value or the range of a token does not fit scaled fp16.
+class ExactOverflow : public Error {
+ public:
+  ExactOverflow(std::int64_t overflow_token, int overflow_channel, float overflow_value, float overflow_limit);
+  std::int64_t token;  ///< relative to the first token of the call
+  int channel;         ///< `[kv_heads * head_dim]`; of the largest magnitude when it is the range that does not fit
+  float value;
+  float limit;  ///< largest magnitude that fits
+};
+
 /// Built once per layer and side; const and thread-safe.
 class SideEncoder {
  public:
-  explicit SideEncoder(const SideQuantizer& quantizer);
+  /// Throws Mismatch when thresholds or codebooks do not have the sizes that the recipe needs. `level`: for tests; all
+  /// levels give the same bits.
+  explicit SideEncoder(const SideQuantizer& quantizer, SimdLevel level = best_simd_level());
 
-  /// `x`: `[tokens, kv_heads, head_dim]`, finite. Throws Numeric when an exact value or a range does not fit scaled
-  /// fp16 (gives channel and token relative to `x`, and the value).
+  /// `x`: `[tokens, kv_heads, head_dim]`, finite. Throws ExactOverflow; Usage for RangeKind::Window, whose range is
+  /// stored nowhere.
   void encode(std::span<const float> x, EncodedTokens& out) const;
   void decode(const EncodedTokens& encoded, std::span<float> x) const;
 
   /// encode + decode in cache-sized blocks, on `threads` threads; `x` is overwritten. Returns exact values per token
-  /// in `outliers_per_token` (may be empty to skip). For RangeKind::Window the range is that of all of `x`.
+  /// in `outliers_per_token` (may be empty to skip). For RangeKind::Window the range is that of all of `x`: percentiles
+  /// f/2 and 1 - f/2 of each channel, with f the fraction of outliers.
   void round_trip(std::span<float> x, int threads, std::span<std::uint32_t> outliers_per_token = {}) const;
 
-  /// What a sink (or recent) token's values become: scaled fp16 and back. Throws Numeric as encode.
+  /// What a sink (or recent) token's values become: scaled fp16 and back. Throws ExactOverflow.
   void round_exact(std::span<float> x) const;
 
  private:
@@ -51,5 +76,11 @@ class SideEncoder {
 /// Number of outliers on *each* end of a token of `width` values: max(1, round(fraction * width / 2)), 0 for fraction
 /// 0.
 int outliers_per_end(double fraction, int width);
+
+/// Most exact values per token under a cap: ceil(cap * width); `width` for cap 0 (no cap).
+int outlier_cap(double cap, int width);
+
+/// Index of the first NaN or infinity, -1 when there is none.
+std::int64_t first_non_finite(std::span<const float> x);
 
 }  // namespace kvq

@@ -197,7 +197,8 @@ std::string head_of(const SideRecipe& side) {
 std::vector<std::string> words_of(const SideRecipe& side, Side which, const SideRecipe* other) {
   std::vector<std::string> words;
   const auto axis_word = [&](const SideRecipe& s, Side w) {
-    if (s.axis != default_side(w).axis) words.push_back(fmt::format("{}={}", side_name(w), word_of(kAxisWords, s.axis)));
+    if (s.axis != default_side(w).axis)
+      words.push_back(fmt::format("{}={}", side_name(w), word_of(kAxisWords, s.axis)));
   };
   axis_word(side, which);
   if (other) axis_word(*other, Side::Value);
