@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include <kvq/model/attention_backend.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/encoder.h>
@@ -13,25 +15,31 @@
 
 namespace kvq {
 
+/// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries; encoding is fp32
+/// whatever the dtype. Not thread-safe.
 class SimulatedCache final : public AttentionBackend {
  public:
+  /// Throws Mismatch when the quantizer's parts do not fit each other. An unquantized recipe keeps everything as it is.
   SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads);
   ~SimulatedCache() override;
-  /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow.
+  /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow; Usage when
+  /// range=window gets a window in more than one call; Mismatch for tensors of another shape than the quantizer's.
   at::Tensor attend(const AttentionInput& input) override;
   void reset() override;
 
-  /// What a packed cache with the present content occupies.
+  /// What a packed cache with the present content occupies. All layers must have seen the same tokens.
   Footprint footprint() const;
   std::int64_t tokens() const;
 
  private:
+  struct Stored;
   struct Layer;
+  void quantize(const at::Tensor& x, const AttentionInput& input, Side side);
+
   std::shared_ptr<const Quantizer> quantizer_;
   int threads_;
   RopeTable rope_;
   std::vector<Layer> layers_;
-  std::vector<std::vector<std::uint32_t>> key_outliers_;  ///< per layer, per token
 };
 
 }  // namespace kvq

@@ -31,7 +31,6 @@ struct EncodeLoops {
   std::int32_t (*smallest)(const std::int32_t* keys, int count);
   /// Lowest index that holds `key`; it must be there.
   int (*first_equal)(const std::int32_t* keys, int count, std::int32_t key);
-  bool (*all_finite)(const float* x, int count);
 };
 
 const EncodeLoops& encode_loops(SimdLevel level);

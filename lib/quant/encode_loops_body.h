@@ -108,14 +108,5 @@ inline int first_equal(const std::int32_t* __restrict keys, int count, std::int3
   return result;
 }
 
-inline bool all_finite(const float* __restrict x, int count) {
-  int bad = 0;
-  for (int channel = 0; channel < count; ++channel) {
-    bad |= (std::bit_cast<std::int32_t>(x[channel]) & 0x7f800000) == 0x7f800000 ? 1 : 0;
-  }
-  return bad == 0;
-}
-
-inline constexpr EncodeLoops kLoops = {normalise_channels, normalise_token, assign_codes, decode_channels,
-                                       decode_token,       mark_outside,    order_keys,   largest,
-                                       smallest,           first_equal,     all_finite};
+inline constexpr EncodeLoops kLoops = {normalise_channels, normalise_token, assign_codes, decode_channels, decode_token,
+                                       mark_outside,       order_keys,      largest,      smallest,        first_equal};

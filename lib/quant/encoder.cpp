@@ -313,16 +313,4 @@ int outlier_cap(double cap, int width) {
   return cap == 0.0 ? width : static_cast<int>(std::ceil(cap * width - 1e-9));
 }
 
-std::int64_t first_non_finite(std::span<const float> x) {
-  constexpr std::size_t kChunk = 4096;
-  const EncodeLoops& loops = encode_loops(best_simd_level());
-  for (std::size_t begin = 0; begin < x.size(); begin += kChunk) {
-    const auto chunk = x.subspan(begin, std::min(kChunk, x.size() - begin));
-    if (loops.all_finite(chunk.data(), static_cast<int>(chunk.size()))) continue;
-    const auto bad = std::find_if(chunk.begin(), chunk.end(), [](float value) { return !std::isfinite(value); });
-    return static_cast<std::int64_t>(begin) + (bad - chunk.begin());
-  }
-  return -1;
-}
-
 }  // namespace kvq

@@ -80,7 +80,4 @@ int outliers_per_end(double fraction, int width);
 /// Most exact values per token under a cap: ceil(cap * width); `width` for cap 0 (no cap).
 int outlier_cap(double cap, int width);
 
-/// Index of the first NaN or infinity, -1 when there is none.
-std::int64_t first_non_finite(std::span<const float> x);
-
 }  // namespace kvq
