@@ -15,6 +15,7 @@ struct ThresholdOptions {
   double cap = 0.0;
 };
 
-ThresholdsFile extract_thresholds(const CalibrationReader& calibration, const ThresholdOptions& options, RunContext& context);
+ThresholdsFile extract_thresholds(const CalibrationReader& calibration, const ThresholdOptions& options,
+                                  RunContext& context);
 
 }  // namespace kvq
