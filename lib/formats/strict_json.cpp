@@ -100,6 +100,10 @@ class Builder final : public nlohmann::json_sax<json> {
 }  // namespace
 
 json parse_strict_json(const std::string& where, std::string_view text) {
+  // nlohmann takes a NUL for the end of the text and would not look at what follows.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(ErrorKind::Format, fmt::format("{}: is not valid JSON at byte {}: a NUL byte", where, nul + 1));
+  }
   Builder builder(where);
   json::sax_parse(text.begin(), text.end(), &builder, json::input_format_t::json, true);
   return builder.take();
