@@ -1,0 +1,75 @@
+# cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= [-DSANITIZE=] -P install_and_use.cmake
+if(SANITIZE)
+  message("kvq test skipped: a consumer of a library with sanitizers would need their flags")
+  return()
+endif()
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    string(REPLACE ";" " " command "${ARGN}")
+    message(FATAL_ERROR "${command}\nended with ${result}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+set(prefix "${WORK_DIR}/a prefix")  # a folder with a space must do
+file(REMOVE_RECURSE "${WORK_DIR}")
+run("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
+
+# Nothing of the build or source tree may be needed or mentioned.
+file(GLOB_RECURSE installed RELATIVE "${prefix}" "${prefix}/*")
+foreach(file IN LISTS installed)
+  if(file MATCHES "internal|_body\\.h$")
+    message(FATAL_ERROR "${file} is not for users and was installed")
+  endif()
+  if(file MATCHES "\\.(h|cmake)$")
+    file(READ "${prefix}/${file}" content)
+    string(REGEX REPLACE "set\\(KVQ_TORCH_DIR [^\n]*" "" content "${content}")
+    string(FIND "${content}" "${SOURCE_DIR}" found)
+    if(NOT found LESS 0)
+      message(FATAL_ERROR "${file} names the source folder")
+    endif()
+  endif()
+endforeach()
+foreach(needed core/error.h core/half.h model/model.h quant/recipe.h quant/encoder.h cache/simulated_cache.h kernels/layout/packed_layout.h)
+  if(NOT EXISTS "${prefix}/include/kvq/${needed}")
+    message(FATAL_ERROR "include/kvq/${needed} was not installed")
+  endif()
+endforeach()
+
+foreach(tool kvq-fisher kvq-threshold kvq-fit kvq-eval)
+  run("${prefix}/bin/${tool}" --version)
+  run("${prefix}/bin/${tool}" --help)
+endforeach()
+
+run("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/tests/install/consumer" -B "${WORK_DIR}/build" -G "${GENERATOR}"
+    "-DCMAKE_CXX_COMPILER=${CXX}" "-DCMAKE_PREFIX_PATH=${prefix}" -DCMAKE_BUILD_TYPE=Release)
+run("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
+# The expected token is transformers' (tests/golden); 4 bits over a range of 2 are off by at most half of 2/15.
+set(model "${SOURCE_DIR}/tests/data/tiny/gqa-untied/model.gguf")
+file(READ "${SOURCE_DIR}/tests/golden/tiny_gqa-untied.json" golden)
+string(JSON ids GET "${golden}" ids)
+string(REGEX REPLACE "[^0-9]+" ";" ids "${ids}")
+list(REMOVE_ITEM ids "")
+string(JSON next GET "${golden}" greedy 0)
+run("${WORK_DIR}/build/consumer" "${model}" int4 ${ids})
+string(REGEX MATCH "next token ([0-9]+), largest error ([0-9.]+)" matched "${output}")
+set(token "${CMAKE_MATCH_1}")
+set(error "${CMAKE_MATCH_2}")
+if(NOT token EQUAL next OR error GREATER 0.068 OR error LESS 0.01)
+  message(FATAL_ERROR "token ${next} and an error of about 0.067 were expected: ${output}")
+endif()
+execute_process(COMMAND "${WORK_DIR}/build/consumer" /nonexistent.gguf int4 1 RESULT_VARIABLE result ERROR_VARIABLE output)
+if(NOT result EQUAL 2 OR NOT output MATCHES "nonexistent.gguf")
+  message(FATAL_ERROR "a missing model is not reported by an exception: ${result}: ${output}")
+endif()
+
+# A wrong folder for libtorch is named, not stumbled over.
+execute_process(COMMAND "${CMAKE_COMMAND}" -S "${SOURCE_DIR}/tests/install/consumer" -B "${WORK_DIR}/build-wrong" -G "${GENERATOR}"
+                        "-DCMAKE_CXX_COMPILER=${CXX}" "-DCMAKE_PREFIX_PATH=${prefix}" -DKVQ_TORCH_DIR=/nonexistent
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(result EQUAL 0 OR NOT output MATCHES "KVQ_TORCH_DIR=/nonexistent holds no")
+  message(FATAL_ERROR "a wrong KVQ_TORCH_DIR is not reported: ${result}: ${output}")
+endif()
+file(REMOVE_RECURSE "${WORK_DIR}")
