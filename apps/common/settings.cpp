@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <regex>
 #include <set>
 #include <vector>
 
@@ -17,7 +18,10 @@ const std::set<std::string> kNotStored = {"help",    "version",  "config", "outp
                                           "dry-run", "quiet",    "verbose", "log-file", "threads"};
 
 /// A JSON string literal is a valid TOML basic string.
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+std::string quoted(const std::string& text) {
+  // File names may hold any bytes.
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 std::string without_folders(const std::string& value) {
   const auto equals = value.find('=');
@@ -29,10 +33,10 @@ std::string without_folders(const std::string& value) {
   return prefix + clean.filename().string();
 }
 
+/// Numbers that TOML spells the same way: no leading zeros, digits on both sides of a point.
 bool is_number(const std::string& text) {
-  char* end = nullptr;
-  std::strtod(text.c_str(), &end);
-  return !text.empty() && *end == '\0' && text.find_first_not_of("+-.0123456789eE") == std::string::npos;
+  static const std::regex number(R"([+-]?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?)");
+  return std::regex_match(text, number);
 }
 
 std::string scalar(const std::string& value) {
@@ -51,7 +55,7 @@ std::string settings_as_toml(const CLI::App& command) {
     std::vector<std::string> values = option->count() > 0 ? option->reduced_results() : std::vector<std::string>{};
     if (option->count() == 0 && !option->get_default_str().empty()) values = {option->get_default_str()};
     if (values.empty()) continue;
-    if (option->get_items_expected_max() > 1) {
+    if (option->get_items_expected_max() > 1 || option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll) {
       std::string list;
       for (const std::string& value : values) list += (list.empty() ? "" : ", ") + scalar(value);
       lines[name] = "[" + list + "]";

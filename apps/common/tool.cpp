@@ -5,12 +5,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
 
 #include <fmt/format.h>
 
+#include "common/config_file.h"
 #include "common/settings.h"
 #include "common/terminal.h"
 
@@ -47,7 +49,8 @@ Tool::Tool(std::string name, std::string description) : impl_(std::make_unique<I
   impl_->app.description(std::move(description));
   impl_->app.set_version_flag("--version", std::string(KVQ_VERSION));
   impl_->app.set_config("--config", "", "TOML file with the same options; the command line wins");
-  impl_->app.allow_config_extras(CLI::config_extras_mode::error);
+  impl_->app.config_formatter(std::make_shared<TomlConfig>(impl_->app));
+  impl_->app.fallthrough();  // `kvq-eval perplexity --config FILE`: also behind the subcommand
   impl_->app.get_formatter()->column_width(34);
 }
 Tool::~Tool() = default;
@@ -72,13 +75,41 @@ void Tool::add_common(CLI::App& command, Features features) {
       ->group(group);
   command.add_flag("-q,--quiet", options.quiet, "no progress, no information; warnings and errors only")->group(group);
   command.add_flag("-v,--verbose", options.verbosity, "say more; repeat for even more")->group(group);
+  if (&command != &impl_->app) command.footer("--config FILE.toml: the same options from a file; the command line wins");
   command.add_option("--log-file", options.log_file, "also write the log, at full detail, to this file")->group(group);
 }
+
+namespace {
+
+/// An empty value is a slip (an unset shell variable), never a wish.
+void refuse_empty_values(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_min() == 0) continue;  // a flag
+    for (const std::string& value : option->results()) {
+      if (value.empty()) throw CLI::ValidationError(option->get_name(), "its value is empty");
+    }
+  }
+}
+
+/// CLI11 takes `--text=` for `--text` and eats the next argument as its value.
+void refuse_bare_equals(int argc, char** argv) {
+  for (int index = 1; index < argc; ++index) {
+    const std::string argument = argv[index];
+    if (argument.size() > 3 && argument.rfind("--", 0) == 0 && argument.find('=') == argument.size() - 1) {
+      throw CLI::ValidationError(argument.substr(0, argument.size() - 1), "its value is empty");
+    }
+  }
+}
+
+}  // namespace
 
 int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& work) {
   Impl& self = *impl_;
   try {
+    refuse_bare_equals(argc, argv);
     self.app.parse(argc, argv);
+    refuse_empty_values(self.app);
+    for (const CLI::App* command : self.app.get_subcommands()) refuse_empty_values(*command);
   } catch (const CLI::Success& success) {  // --help, --version
     return self.app.exit(success, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
@@ -120,22 +151,20 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     std::cerr << fmt::format("{}: {}\n", self.name, error.what());
     return exit_code(error.kind());
   }
-  if (code == 0) {
-    std::cout.flush();
-    // A reader that went away (`| head`) is no failure of ours; a full disk behind stdout is.
-    if (!std::cout && errno != EPIPE) {
-      std::cerr << fmt::format("{}: cannot write to standard output\n", self.name);
-      return 1;
-    }
-  }
   return code;
 }
 
 std::string Tool::resolved_config() const { return settings_as_toml(*impl_->command); }
 
 void print_result(const std::string& text) {
+  errno = 0;
   std::cout << text;
   if (text.empty() || text.back() != '\n') std::cout << '\n';
+  std::cout.flush();
+  // A reader that went away (`| head`) is no failure of ours; a full disk behind stdout is.
+  if (!std::cout && errno != EPIPE) {
+    fail(ErrorKind::Io, fmt::format("standard output cannot be written: {}", errno ? std::strerror(errno) : "unknown reason"));
+  }
 }
 
 std::string human_bytes(double bytes) {

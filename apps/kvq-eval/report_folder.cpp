@@ -15,15 +15,16 @@ ReportFolder::ReportFolder(fs::path folder, bool force) : folder_(std::move(fold
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error)) {
     fail(ErrorKind::Usage, fmt::format("output '{}' is a file; a folder is needed", folder_.string()));
   }
-  if (!fs::is_directory(folder_, error) && !fs::create_directory(folder_, error)) {
-    fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
+  if (!fs::is_directory(folder_, error)) {
+    made_ = fs::create_directory(folder_, error);
+    if (!made_) fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
   }
   for (const char* name : {"report.json", "report.md"}) AtomicFile(folder_ / name, force_);
 }
 
 ReportFolder::~ReportFolder() {
   std::error_code ignored;
-  fs::remove(folder_, ignored);  // removes empty folders only
+  if (made_) fs::remove(folder_, ignored);  // removes empty folders only
 }
 
 void ReportFolder::write(const std::string& json, const std::string& markdown) {

@@ -24,7 +24,7 @@ class ReportFolder {
 
  private:
   std::filesystem::path folder_;
-  bool force_;
+  bool force_, made_ = false;
 };
 
 }  // namespace kvq::apps

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <vector>
 
@@ -77,7 +79,10 @@ fs::path cache_folder() {
 
 std::string sha256_of_file(const fs::path& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail(ErrorKind::Input, fmt::format("{}: no such file", path.string()));
+  if (::stat(path.c_str(), &status) != 0) {
+    fail(ErrorKind::Input, fmt::format("{}: {}", path.string(), std::strerror(errno)));
+  }
+  if (!S_ISREG(status.st_mode)) fail(ErrorKind::Input, fmt::format("{}: is not a regular file", path.string()));
   const fs::path folder = cache_folder();
   if (static_cast<std::uintmax_t>(status.st_size) < kCacheFrom || folder.empty()) return hash_content(path);
 

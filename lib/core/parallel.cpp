@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -30,7 +31,11 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
     }
   };
   std::vector<std::thread> pool;
-  for (int worker = 1; worker < workers; ++worker) pool.emplace_back(work);
+  try {
+    for (int worker = 1; worker < workers; ++worker) pool.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads to be had: those that run do all the work.
+  }
   work();
   for (std::thread& thread : pool) thread.join();
   if (first_error) std::rethrow_exception(first_error);

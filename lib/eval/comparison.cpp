@@ -1,12 +1,16 @@
 #include <kvq/eval/comparison.h>
 
 #include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/log_softmax.h>
 
+#include <kvq/core/error.h>
 #include <kvq/model/loss.h>
 
 namespace kvq {
@@ -44,7 +48,13 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
       result[variant].kl.insert(result[variant].kl.end(), values, values + count);
     }
   }
-  for (std::size_t variant = 0; variant < hidden.size(); ++variant) result[variant].nll = nll_sum[variant] / predictions;
+  for (std::size_t variant = 0; variant < hidden.size(); ++variant) {
+    result[variant].nll = nll_sum[variant] / static_cast<double>(predictions);
+    if (!std::isfinite(result[variant].nll)) {
+      fail(ErrorKind::Numeric, fmt::format("cache {}: the window's mean loss is {}; the logits of the model hold NaN or infinity",
+                                           variant, result[variant].nll));
+    }
+  }
   return result;
 }
 

@@ -12,6 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// File names may hold any bytes, and a greedy continuation may end inside a multi-byte character.
+std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
 Json optional_number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
 
 /// Four significant digits, as people compare them; exact zero stays "0".
@@ -71,7 +74,7 @@ std::string perplexity_json(const ReportSubject& subject, const PerplexityReport
   }
   json["seconds"] = report.seconds;
   json["settings"] = subject.settings;
-  return json.dump(2) + "\n";
+  return dump(json);
 }
 
 Table perplexity_table(const PerplexityReport& report) {
@@ -176,8 +179,7 @@ std::string passkey_json(const ReportSubject& subject, const std::vector<Passkey
     json["results"].push_back(std::move(row));
   }
   json["settings"] = subject.settings;
-  // A greedy continuation may end inside a multi-byte character.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return dump(json);
 }
 
 std::string passkey_markdown(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {

@@ -15,6 +15,13 @@ std::string padded(const std::string& text, std::size_t width, bool left) {
   return left ? text + space : space + text;
 }
 
+/// In Markdown a bar would end the cell.
+std::string escape_bars(const std::string& text) {
+  std::string escaped;
+  for (char byte : text) escaped += byte == '|' ? "\\|" : std::string(1, byte);
+  return escaped;
+}
+
 std::vector<std::size_t> column_widths(const Table& table) {
   std::vector<std::size_t> widths;
   for (const std::string& cell : table.header) widths.push_back(code_points(cell));
@@ -50,7 +57,12 @@ std::string to_text(const Table& table) {
   return text;
 }
 
-std::string to_markdown(const Table& table) {
+std::string to_markdown(const Table& original) {
+  Table table = original;
+  for (std::string& cell : table.header) cell = escape_bars(cell);
+  for (auto& row : table.rows) {
+    for (std::string& cell : row) cell = escape_bars(cell);
+  }
   const auto widths = column_widths(table);
   std::vector<std::string> rule;
   for (std::size_t column = 0; column < widths.size(); ++column) {

@@ -1,0 +1,91 @@
+#include "common/config_file.h"
+
+#include <istream>
+#include <string>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+namespace kvq::apps {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& file, const toml::source_region& where, const std::string& problem) {
+  throw CLI::ConfigError(fmt::format("--config {}, line {}: {}", file, where.begin.line, problem));
+}
+
+std::string options_of(const CLI::App& command) {
+  std::string list;
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_configurable() || option->get_lnames().empty()) continue;
+    list += (list.empty() ? "" : ", ") + option->get_lnames().front();
+  }
+  return list;
+}
+
+/// A value as it would be written on the command line.
+std::string argument(const std::string& file, const std::string& key, const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
+  if (const auto* integer = node.as_integer()) return fmt::format("{}", integer->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+  refuse(file, node.source(), fmt::format("'{}' must be a string, number, true, false, or an array of these", key));
+}
+
+struct Reader {
+  const std::string& file;
+  std::vector<CLI::ConfigItem> items;
+
+  void read_option(const CLI::App& command, const std::vector<std::string>& parents, const std::string& key,
+                   const toml::node& node) {
+    const CLI::Option* option = command.get_option_no_throw("--" + key);
+    if (!option || !option->get_configurable()) {
+      refuse(file, node.source(), fmt::format("'{}' is not an option of {}; known: {}", key, command.get_name(), options_of(command)));
+    }
+    CLI::ConfigItem item;
+    item.parents = parents;
+    item.name = key;
+    if (const auto* array = node.as_array()) {
+      if (option->get_expected_max() <= 1 && option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw) {
+        refuse(file, node.source(), fmt::format("'{}' takes one value, not an array", key));
+      }
+      for (const toml::node& element : *array) item.inputs.push_back(argument(file, key, element));
+      if (item.inputs.empty()) refuse(file, node.source(), fmt::format("'{}' is an empty array", key));
+    } else {
+      item.inputs.push_back(argument(file, key, node));
+    }
+    items.push_back(std::move(item));
+  }
+};
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const {
+  const auto file = app_.get_config_ptr()->as<std::string>();
+  const std::vector<CLI::App*> chosen = app_.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app_ : *chosen.front();
+  std::vector<std::string> path;
+  if (&command != &app_) path.push_back(command.get_name());
+  Reader reader{file, {}};
+  try {
+    const toml::table document = toml::parse(input, file);
+    for (const auto& [key, node] : document) {
+      const std::string name(key.str());
+      const auto* table = node.as_table();
+      if (!table) {
+        reader.read_option(command, path, name, node);
+        continue;
+      }
+      if (!app_.get_subcommand_no_throw(name)) {
+        refuse(file, node.source(), fmt::format("[{}] is not a command of {}", name, app_.get_name()));
+      }
+      if (name != command.get_name()) continue;  // for another command
+      for (const auto& [option, value] : *table) reader.read_option(command, path, std::string(option.str()), value);
+    }
+  } catch (const toml::parse_error& error) {
+    refuse(file, error.source(), std::string(error.description()));
+  }
+  return std::move(reader.items);
+}
+
+}  // namespace kvq::apps

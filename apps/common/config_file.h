@@ -1,0 +1,23 @@
+#pragma once
+// --config FILE.toml: the options of the command line as TOML. CLI11's own reader knows neither quoting nor arrays well
+// enough (a '#', a comma or a space in a path ends the value), so the file goes through a TOML parser.
+
+#include <iosfwd>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace kvq::apps {
+
+/// Top-level keys are options of the command that was chosen; a table named like a subcommand holds options of that one.
+/// Throws CLI::ConfigError naming file, line and key: bad syntax, unknown key (lists the known ones), a date or nested table.
+class TomlConfig final : public CLI::ConfigTOML {
+ public:
+  explicit TomlConfig(const CLI::App& app) : app_(app) {}
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override;
+
+ private:
+  const CLI::App& app_;
+};
+
+}  // namespace kvq::apps
