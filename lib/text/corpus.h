@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <kvq/core/rng.h>
+#include <kvq/text/chat.h>
 #include <kvq/text/tokenizer.h>
 
 namespace kvq {
@@ -15,16 +16,26 @@ namespace kvq {
 struct TextArgument {
   std::string domain;  ///< file stem when none is given
   std::filesystem::path path;
-  static TextArgument parse(const std::string& argument);
+  static TextArgument parse(const std::string& argument);  ///< throws Usage: empty domain or path
 };
 
-/// One file's text: UTF-8; a leading BOM is dropped, CRLF kept; JSONL (every line an object with `text` or `messages`)
-/// becomes documents joined with a blank line. Throws Input: empty, NUL, invalid UTF-8 (with its offset), bad JSONL line.
+/// One line of a JSONL file: either text or a conversation.
+struct TextDocument {
+  std::string text;
+  std::vector<ChatMessage> messages;
+};
+
+/// One file's text: UTF-8; a leading BOM is dropped, CRLF kept. A file whose name ends in .jsonl or .ndjson is read as
+/// JSONL: every line that is not blank is an object with the string `text` or the list `messages` of {role, content}.
+/// Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset of its first bad byte),
+/// bad JSONL line (with its number).
 struct TextFile {
   std::string domain;
   std::filesystem::path path;
+  /// The whole text. Of JSONL: the documents joined with a blank line, a conversation as its contents joined likewise.
   std::string text;
-  std::string sha256;  ///< of the file's bytes
+  std::vector<TextDocument> documents;  ///< JSONL only
+  std::string sha256;                   ///< of the file's bytes
 };
 TextFile read_text(const TextArgument& argument);
 
@@ -37,6 +48,8 @@ struct TokenStream {
   std::string text_sha256;
   std::vector<std::int32_t> ids;
 };
+/// Special tokens written out in the text are recognised, as Hugging Face does. Conversations are written in the model's
+/// chat markup when it has a template (an unknown family is an Input error), else as their contents.
 TokenStream tokenize(const Tokenizer& tokenizer, const TextFile& file);
 
 /// A window of exactly `seqlen` ids; when the mode puts a BOS token first, it takes the place of one text token.
@@ -46,13 +59,16 @@ struct Window {
   std::vector<std::int32_t> ids;
 };
 
-/// Non-overlapping windows from the start of each stream, the tail dropped. max_windows 0 = all.
-/// Throws Input when no stream holds one window: gives both numbers. (Exactly one window is fine.)
+/// Non-overlapping windows from the start of each stream, the tail dropped, ordered by stream and position. max_windows 0
+/// = all; a smaller number is shared evenly among the streams, and is a maximum.
+/// Throws Input when no stream holds one window: gives both numbers. (Exactly one window is fine.) Throws Usage for a
+/// seqlen below 2, a negative max_windows, or a BOS that the tokenizer does not have.
 std::vector<Window> sequential_windows(const std::vector<TokenStream>& streams, std::int64_t seqlen, bool prepend_bos,
                                        std::int32_t bos_id, std::int64_t max_windows);
 
 /// `samples` windows, spread evenly over the streams, start positions drawn without replacement from the
-/// non-overlapping grid of each stream. Throws Input when the streams hold fewer windows than asked: gives the numbers.
+/// non-overlapping grid of each stream; ordered by stream and position. Throws Input when the streams hold fewer windows
+/// than asked: gives the numbers. Throws Usage as sequential_windows, and for samples below 1.
 std::vector<Window> sampled_windows(const std::vector<TokenStream>& streams, std::int64_t seqlen, bool prepend_bos,
                                     std::int32_t bos_id, std::int64_t samples, Rng& rng);
 
