@@ -18,13 +18,14 @@ const char* type_name(Type type) {
     case Type::F32: return "float32";
     case Type::F64: return "float64";
     case Type::I32: return "int32";
+    case Type::U64: return "uint64";
   }
   return "?";
 }
 
 std::string to_string(const Shape& shape) {
   std::string text;
-  for (std::uint64_t extent : shape) text += (text.empty() ? "" : ", ") + (extent == kAny ? "n" : fmt::format("{}", extent));
+  for (std::uint64_t extent : shape) text += (text.empty() ? "" : ", ") + (extent >= kAnyOrNone ? "n" : fmt::format("{}", extent));
   return "[" + text + "]";
 }
 
@@ -42,6 +43,7 @@ Id file_type(Type type) {
     case Type::F32: return Id(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
     case Type::F64: return Id(H5Tcopy(H5T_IEEE_F64LE), H5Tclose);
     case Type::I32: return Id(H5Tcopy(H5T_STD_I32LE), H5Tclose);
+    case Type::U64: return Id(H5Tcopy(H5T_STD_U64LE), H5Tclose);
   }
   KVQ_ASSERT(false);
   return {};
@@ -66,6 +68,7 @@ hid_t memory_type(Type type, const Id& half) {
     case Type::F32: return H5T_NATIVE_FLOAT;
     case Type::F64: return H5T_NATIVE_DOUBLE;
     case Type::I32: return H5T_NATIVE_INT32;
+    case Type::U64: return H5T_NATIVE_UINT64;
   }
   return -1;
 }
@@ -99,6 +102,7 @@ Shape shape_of(hid_t dataset) {
 bool matches(const Shape& found, const Shape& wanted) {
   if (found.size() != wanted.size()) return false;
   for (std::size_t axis = 0; axis < found.size(); ++axis) {
+    if (wanted[axis] == kAnyOrNone) continue;
     if (wanted[axis] == kAny ? found[axis] == 0 : found[axis] != wanted[axis]) return false;
   }
   return true;
@@ -146,6 +150,9 @@ void Group::write(const std::string& name, const Shape& shape, std::span<const d
 }
 void Group::write(const std::string& name, const Shape& shape, std::span<const std::int32_t> data) const {
   write_any(name, Type::I32, shape, data.data(), data.size());
+}
+void Group::write(const std::string& name, const Shape& shape, std::span<const std::uint64_t> data) const {
+  write_any(name, Type::U64, shape, data.data(), data.size());
 }
 
 void Group::write(const std::string& name, const Shape& shape, std::span<const Half> data, const Chunking& chunking) const {
@@ -265,6 +272,9 @@ std::vector<double> Group::read_doubles(const std::string& name, const Shape& wa
 }
 std::vector<std::int32_t> Group::read_ints(const std::string& name, const Shape& wanted) const {
   return read_any<std::int32_t>(name, Type::I32, wanted);
+}
+std::vector<std::uint64_t> Group::read_words(const std::string& name, const Shape& wanted) const {
+  return read_any<std::uint64_t>(name, Type::U64, wanted);
 }
 std::vector<std::uint16_t> Group::read_halves(const std::string& name, const Shape& wanted) const {
   return read_any<std::uint16_t>(name, Type::F16, wanted);

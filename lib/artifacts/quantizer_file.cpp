@@ -1,5 +1,7 @@
 #include <kvq/artifacts/quantizer_file.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <kvq/artifacts/internal/schema.h>
@@ -108,6 +110,7 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
       root.set("bits_counted_32k", forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));
       root.set("table_bytes", table_bytes(quantizer));
     }
+    root.write("fingerprints", {file.fingerprints.size()}, std::span(file.fingerprints));
     const h5::Group layers = root.create_group("layers");
     for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
       const h5::Group group = layers.create_group(schema::layer_name(layer));
@@ -138,6 +141,8 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     root.damaged("recipe_toml", fmt::format("attribute: {}", error.what()));
   }
   if (!quantizer.recipe.quantized) root.damaged("recipe_toml", "attribute says that nothing is quantized");
+  file.fingerprints = root.read_words("fingerprints", {h5::kAnyOrNone});
+  if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end())) root.damaged("fingerprints", "is not sorted");
   const h5::Group layers = root.open_group("layers");
   for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
     const h5::Group group = layers.open_group(schema::layer_name(layer));
