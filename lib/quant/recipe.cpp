@@ -67,6 +67,7 @@ void validate(const Recipe& recipe) {
 }
 
 std::string format_percent(double fraction) {
+  if (fraction == 0.0) return "0";
   // The shortest decimal of the fraction with its point moved by two places: exact, unlike 100 * fraction.
   std::array<char, 64> buffer{};
   const auto end =
