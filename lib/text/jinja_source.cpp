@@ -1,5 +1,7 @@
 #include <kvq/text/jinja_source.h>
 
+#include <fmt/format.h>
+
 #include <kvq/text/utf8.h>
 
 namespace kvq {
@@ -59,20 +61,12 @@ std::optional<std::string> JinjaSource::literal(std::string_view open, std::stri
 }
 
 std::string JinjaSource::with_blanks(std::string_view marker) const {
-  std::string out(marker);
+  bool before = false, behind = false;
   for (const char quote : {'\'', '"'}) {
-    if (has(std::string(1, quote) + " " + std::string(marker))) {
-      out.insert(0, " ");
-      break;
-    }
+    before = before || has(fmt::format("{} {}", quote, marker));
+    behind = behind || has(fmt::format("{} {}", marker, quote));
   }
-  for (const char quote : {'\'', '"'}) {
-    if (has(std::string(marker) + " " + quote)) {
-      out += ' ';
-      break;
-    }
-  }
-  return out;
+  return fmt::format("{}{}{}", before ? " " : "", marker, behind ? " " : "");
 }
 
 std::optional<std::string> JinjaSource::expression(std::string_view part, std::string_view other) const {

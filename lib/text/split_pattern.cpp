@@ -135,7 +135,9 @@ void SplitPattern::split(std::string_view text, Scratch& scratch, const std::fun
                                           impl_->text, from, text.size(), found));
     }
     const std::size_t begin = range[0], end = range[1];
-    if (begin == end) {  // an empty match cuts nothing off; go on behind the next character
+    if (begin == end) {  // an empty match cuts, too; go on behind the next character
+      add(done, begin, false);
+      done = begin;
       from = end + 1;
       while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0u) == 0x80u) ++from;
       continue;

@@ -79,6 +79,23 @@ TEST_CASE("Every kind of tokenizer gives Hugging Face's ids, from GGUF and from 
   }
 }
 
+TEST_CASE("Settings beyond the usual ones give Hugging Face's ids, too") {
+  const nlohmann::json variants = read_json(kFixtures / "variants.json");
+  REQUIRE(variants.size() >= 15);
+  for (const auto& variant : variants) {
+    CAPTURE(variant["name"]);
+    nlohmann::json document = read_json(kFixtures / (variant["base"].get<std::string>() + ".tokenizer.json"));
+    for (const auto& [pointer, value] : variant["replace"].items()) document[nlohmann::json::json_pointer(pointer)] = value;
+    const TempDir folder;
+    write_bytes(folder / "tokenizer.json", document.dump());
+    const auto tokenizer = load_tokenizer(folder.path());
+    for (const auto& entry : variant["cases"]) {
+      CAPTURE(entry["text"]);
+      CHECK(tokenizer->encode(entry["text"].get<std::string>()) == entry["ids"].get<std::vector<std::int32_t>>());
+    }
+  }
+}
+
 TEST_CASE("Decoding gives the text back") {
   for (const std::string kind : {"gpt2", "smollm", "llama3", "qwen2", "sentencepiece"}) {
     CAPTURE(kind);
