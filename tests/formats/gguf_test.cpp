@@ -229,10 +229,32 @@ TEST_CASE("A GGUF file cut at any byte is refused, and so is one with a byte too
   const std::string bytes = small().build();
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     write_bytes(folder / "cut.gguf", std::string_view(bytes).substr(0, length));
-    if (refusal(folder / "cut.gguf") == "accepted") FAIL("accepted when cut to " << length << " of " << bytes.size());
+    const std::string message = refusal(folder / "cut.gguf");
+    if (message == "accepted") FAIL("accepted when cut to " << length << " of " << bytes.size());
+    if (message.find("after its last tensor") != std::string::npos) FAIL("cut to " << length << ": " << message);
   }
   write_bytes(folder / "cut.gguf", bytes + '\0');
   CHECK_THAT(refusal(folder / "cut.gguf"), ContainsSubstring("1 bytes after"));
+}
+
+TEST_CASE("A quantized 1-D tensor can be read from any value to any other") {
+  const TempDir folder;
+  GgufParts parts = small();
+  parts.tensors[1].sizes = {96};
+  const std::string block = parts.tensors[1].data;
+  parts.tensors[1].data += bytes_of<std::uint16_t>(0x3c00) + block.substr(2) + block;  // the middle one with scale 1
+  write_bytes(folder / "m.gguf", parts.build());
+  const GgufFile file(folder / "m.gguf");
+  for (std::int64_t first = 0; first <= 96; ++first) {
+    for (std::int64_t end = first; end <= 96; ++end) {
+      std::vector<float> values(static_cast<std::size_t>(end - first)), expected;
+      for (std::int64_t at = first; at < end; ++at) {
+        expected.push_back((at / 32 == 1 ? 1.0f : 0.5f) * static_cast<float>(at % 16) - 1);
+      }
+      file.read_rows("b", first, end - first, values);
+      if (values != expected) FAIL("values " << first << " to " << end);
+    }
+  }
 }
 
 TEST_CASE("Another alignment is honoured and tensors may be stored in any order") {
