@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +19,9 @@ enum class Recompute {
   None,   ///< keep everything
 };
 Recompute parse_recompute(const std::string& word);  ///< throws Usage
+
+/// About what one layer's graph holds, for plans and for Auto.
+std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens);
 
 /// One layer's tensors of one sequence; fp32, contiguous, CPU.
 struct LayerGradients {

@@ -2,6 +2,7 @@
 // What a model is, as read from its file: one description for every supported architecture.
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include <kvq/core/kv_shape.h>
@@ -21,5 +22,8 @@ struct ModelConfig {
   bool attention_bias = false;   ///< q, k, v and output projections
   std::int64_t parameters = 0;
 };
+
+/// Config alone, without touching weights (for --dry-run). Throws as load_model does.
+ModelConfig read_model_config(const std::filesystem::path& path);
 
 }  // namespace kvq

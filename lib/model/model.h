@@ -51,7 +51,4 @@ class Model {
 /// supported is refused by the name of the field.
 std::unique_ptr<Model> load_model(const std::filesystem::path& path, const ModelOptions& options);
 
-/// Config alone, without touching weights (for --dry-run).
-ModelConfig read_model_config(const std::filesystem::path& path);
-
 }  // namespace kvq

@@ -38,8 +38,18 @@ class ExactAttention final : public AttentionBackend {
   void reset() override;
 
  private:
+  /// Tokens so far, at the front of a tensor with room for more.
+  struct Grown {
+    at::Tensor store;  ///< `[room, kv_heads, head_dim]`
+    std::int64_t length = 0;
+    void append(const at::Tensor& more);
+    at::Tensor all() const { return store.narrow(0, 0, length); }
+  };
+  struct Layer {
+    Grown key, value;
+  };
   RopeTable rope_;
-  std::vector<at::Tensor> keys_, values_;  ///< per layer, grown as a whole-window tensor
+  std::vector<Layer> layers_;
 };
 
 }  // namespace kvq

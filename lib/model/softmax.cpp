@@ -1,0 +1,62 @@
+#include <kvq/model/softmax.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <ATen/Parallel.h>
+
+#include <kvq/core/error.h>
+#include <kvq/model/vector_math.h>
+
+namespace kvq {
+
+namespace {
+
+void check(const at::Tensor& logits, std::size_t rows) {
+  KVQ_ASSERT(logits.scalar_type() == at::kFloat && logits.dim() == 2 && logits.is_contiguous());
+  KVQ_ASSERT(static_cast<std::size_t>(logits.size(0)) == rows);
+}
+
+template <class Body>
+void for_rows(std::int64_t rows, const Body& body) {
+  at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+}  // namespace
+
+void log_sum_exp(const at::Tensor& logits, std::span<double> result) {
+  check(logits, result.size());
+  const std::int64_t vocab = logits.size(1);
+  const float* data = logits.const_data_ptr<float>();
+  for_rows(logits.size(0), [&](std::int64_t row) {
+    const float* scores = data + row * vocab;
+    const float largest = vector_math().max(scores, vocab);
+    result[row] = largest + std::log(vector_math().sum_exp(scores, vocab, largest));
+  });
+}
+
+void cross_entropy(const at::Tensor& logits, std::span<const std::int32_t> targets, std::span<double> nll) {
+  log_sum_exp(logits, nll);
+  const float* data = logits.const_data_ptr<float>();
+  for (std::size_t row = 0; row < nll.size(); ++row) nll[row] -= data[row * logits.size(1) + targets[row]];
+}
+
+void cross_entropy_with_gradient(const at::Tensor& logits, std::span<const std::int32_t> targets, double scale,
+                                 std::span<double> nll) {
+  check(logits, nll.size());
+  const std::int64_t vocab = logits.size(1);
+  float* data = logits.mutable_data_ptr<float>();
+  for_rows(logits.size(0), [&](std::int64_t row) {
+    float* scores = data + row * vocab;
+    const float largest = vector_math().max(scores, vocab);
+    const float target = scores[targets[row]];
+    const double sum = vector_math().exp_in_place(scores, vocab, largest);
+    nll[row] = largest + std::log(sum) - target;
+    vector_math().scale(scores, vocab, static_cast<float>(scale / sum));
+    scores[targets[row]] -= static_cast<float>(scale);
+  });
+}
+
+}  // namespace kvq

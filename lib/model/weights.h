@@ -1,0 +1,54 @@
+#pragma once
+// Weights in the form the forward pass wants, expanded from the memory map layer by layer.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <kvq/model/linear.h>
+#include <kvq/model/model_source.h>
+
+namespace kvq {
+
+/// One layer. Matrices `[out, in]` of weight_type(mode), norms and biases fp32. Q, K and V are one matrix, so are gate and
+/// up: fewer and wider products. Rows of Q and K are in Hugging Face's order.
+struct LayerWeights {
+  at::Tensor attention_norm;  ///< `[hidden]`
+  at::Tensor qkv, qkv_bias;   ///< `[(heads + 2 kv_heads) * head_dim, hidden]`; bias undefined when there is none
+  at::Tensor o, o_bias;       ///< `[hidden, heads * head_dim]`
+  at::Tensor mlp_norm;        ///< `[hidden]`
+  at::Tensor gate_up;         ///< `[2 * intermediate, hidden]`
+  at::Tensor down;            ///< `[hidden, intermediate]`
+};
+
+class WeightStore {
+ public:
+  /// `budget_bytes`: what expanded layers may hold; the output matrix comes on top.
+  WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes);
+
+  const ModelSource& source() const { return source_; }
+  /// Valid until another layer is asked for. As passes go through all layers in turn, the first ones that fit are kept for
+  /// good and the others share one place.
+  const LayerWeights& layer(int index);
+  const at::Tensor& output_norm();  ///< `[hidden]`
+  const at::Tensor& output();       ///< `[vocab, hidden]`
+  /// Embeddings `[ids, hidden]` fp32, read from the map row by row. Ids are in range.
+  at::Tensor embed(std::span<const std::int32_t> ids) const;
+  std::int64_t layer_bytes() const;
+
+ private:
+  LayerWeights expand(int index) const;
+
+  ModelSource source_;
+  LinearMode mode_;
+  int kept_layers_ = 0;  ///< layers [0, kept_layers_) stay
+  std::vector<std::optional<LayerWeights>> kept_;
+  LayerWeights passing_;
+  int passing_index_ = -1;
+  at::Tensor output_norm_, output_;
+};
+
+}  // namespace kvq
