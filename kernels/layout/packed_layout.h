@@ -5,25 +5,25 @@
 // A sequence owns, in every layer, ceil(tokens / 64) pages. A block table with one 4-byte entry per page and layer says
 // where they are: sequences grow, are cropped and freed without moving data. A page holds, for keys and for values:
 //
-//   codes     per kv head `head_dim` rows, one per channel, of 64 codes of `bits` bits, packed without gaps: 8 * bits
-//   bytes
-//             a row. Slots of tokens not yet there, of sinks and of outliers hold 0 and are counted.
-//   ranges    token axis only: per token zero and scale, fp16 each.
-//   outliers  of a side with one range per token: per token exactly 2k entries (width if that is less), each an fp16
-//   value
-//             and the channel within the token, 1 byte for width <= 256, else 2.
-//   outliers  of a side with one range per channel, whose number varies: per token and group of kv heads a count;
-//   `capacity`
-//             entries; a 4-byte link to the first overflow block. An entry is an fp16 value and the channel within its
-//             group. Entries are in order of token, group, channel. A group is as many whole kv heads as have at most
-//             255 channels together, so that a count fits one byte even when all are outliers and a channel fits one
-//             byte; a larger head is a group by itself, with counts of 2 bytes, and channels of 2 bytes above 256.
-//             `capacity` is the calibrated number per page, rate * width * 64, rounded up to a multiple of 8. Entries
-//             beyond it go, in the same order, to overflow blocks of 8 entries and a 4-byte link to the next block,
-//             taken from a pool of the cache. Capacity is counted whether used or not, overflow blocks as they are
-//             taken, whole.
-//   exact     apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, fp16, `width`
-//   each.
+// - Codes: per kv head `head_dim` rows, one per channel, of 64 codes of `bits` bits. A row is 8 * bits bytes without
+//   gaps: token t of the page has bits t * bits and up, counted from the lowest bit of the first byte. Slots of tokens
+//   not yet there, of sinks and of outliers hold 0 and are counted.
+//
+// - Ranges, token axis only: per token zero and scale, fp16 each.
+//
+// - Outliers of a side with one range per token: per token 2k entries (width, if that is less), each an fp16 value and
+//   the channel within the token, 1 byte for width <= 256, else 2.
+//
+// - Outliers of a side with one range per channel, whose number varies: per token and group of kv heads a count; room
+//   for `capacity` entries; a 4-byte link to the first overflow block. An entry is an fp16 value and the channel within
+//   its group; entries are in order of token, group, channel. A group is as many whole kv heads as have at most 255
+//   channels together, so that counts and channels fit one byte even when all are outliers; a larger head is a group by
+//   itself, with counts of 2 bytes and, above 256 channels, channels of 2 bytes. `capacity` is the calibrated number
+//   per page, rate * width * 64, rounded up to a multiple of 8. What exceeds it goes on, in the same order, in overflow
+//   blocks of 8 entries and a 4-byte link to the next block, taken from a pool of the cache. Capacity is counted
+//   whether used or not; overflow blocks as they are taken, whole.
+//
+// Apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, `width` fp16 each.
 //
 // All fp16 numbers are x * 2^-exponent with the exponent of their layer and side. Per-model tables (thresholds,
 // codebooks) are counted apart.
