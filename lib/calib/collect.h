@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <kvq/artifacts/provenance.h>
+#include <kvq/calib/input_watch.h>
 #include <kvq/core/log.h>
 #include <kvq/model/backward.h>
 #include <kvq/model/model.h>
@@ -21,24 +22,35 @@ struct CollectOptions {
   Recompute recompute = Recompute::Auto;
   std::string bos;         ///< resolved: "never" or "window"
   Provenance provenance;   ///< config, model, tokenizer and text hashes; also the identity of the journal
+  const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
 
 struct CollectResult {
   std::vector<double> loss;  ///< `[sequences]`
   std::int64_t resumed = 0;  ///< sequences taken from the journal
   std::uintmax_t file_bytes = 0;
+  double compute_seconds = 0;  ///< forward and backward
+  double journal_seconds = 0;  ///< statistics of queries and writing the journal
+  double assemble_seconds = 0;
 };
 
+/// Throws Usage, before anything is computed, when the output or the journal cannot be made.
+void check_output(const std::filesystem::path& output, bool force);
+
+/// `domains`: one name per stream that the windows come from.
 /// The journal is the folder `<output>.journal`; it is removed when the file is complete. A journal of other settings is
-/// an error that says so (Mismatch); with `force` it is replaced.
+/// an error that says so (Mismatch); with `force` it is replaced. Throws Io when the disk fills up, an input changes, or
+/// another run holds the journal; what is finished then stays in the journal.
 CollectResult collect_calibration(Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
                                   const CollectOptions& options, RunContext& context);
 
-/// Bytes of calib.h5 (before compression) and of the journal for a plan.
+/// Bytes of calib.h5 (before compression) and of the journal for a plan; memory and time are estimates.
 struct CollectPlan {
   std::int64_t sequences = 0, seqlen = 0;
   std::int64_t file_bytes = 0, journal_bytes = 0, peak_memory_bytes = 0;
+  double seconds = 0;
 };
-CollectPlan plan_collection(const ModelConfig& config, std::int64_t sequences, std::int64_t seqlen, Recompute recompute);
+/// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
+CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen, Recompute recompute);
 
 }  // namespace kvq

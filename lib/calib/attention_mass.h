@@ -1,0 +1,18 @@
+#pragma once
+// How much attention each token receives: its softmax weight (causal, after RoPE, scores scaled by 1/sqrt(head_dim)), summed
+// over all queries and query heads. The first tokens of a sequence receive most of it (attention sinks).
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <kvq/model/rope.h>
+
+namespace kvq {
+
+/// `query [tokens, heads, head_dim]` and `key [tokens, kv_heads, head_dim]`, both before RoPE, fp32, positions from 0.
+/// Result `[tokens]`; its sum is tokens * heads. Blocks of queries, never [heads, tokens, tokens] in memory.
+/// The same result with any number of threads.
+std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope);
+
+}  // namespace kvq

@@ -1,0 +1,217 @@
+#include <kvq/calib/collect.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <sstream>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <kvq/artifacts/calibration_file.h>
+#include <kvq/calib/assemble.h>
+#include <kvq/calib/attention_mass.h>
+#include <kvq/calib/journal.h>
+#include <kvq/core/atomic_file.h>
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+#include <kvq/model/rope.h>
+
+namespace kvq {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Part = SequenceLayout::Part;
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+JournalIdentity identity_of(const CalibrationHeader& header, int threads) {
+  JournalIdentity identity;
+  const auto add = [&](const std::string& name, const std::string& value) { identity.entries.emplace_back(name, value); };
+  add("kvq", KVQ_VERSION);
+  add("model", header.provenance.model_sha256);
+  add("tokenizer", header.provenance.tokenizer_sha256);
+  add("text", header.provenance.text_sha256);
+  std::istringstream config(header.provenance.config);
+  for (std::string line; std::getline(config, line);) {
+    const auto equals = line.find(" = ");
+    add(line.substr(0, equals), equals == std::string::npos ? "" : line.substr(equals + 3));
+  }
+  add("sequences", fmt::format("{}", header.sequences));
+  add("tokens per sequence", fmt::format("{}", header.seqlen));
+  add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()), header.tokens.size() * sizeof(std::int32_t))));
+  for (std::size_t index = 0; index < header.domains.size(); ++index) add(fmt::format("domain {}", index), header.domains[index]);
+  add("beginning of sequence", header.bos);
+  add("threads", fmt::format("{}", threads));  // sums depend on how they are split
+  return identity;
+}
+
+CalibrationHeader header_of(const Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
+                            const CollectOptions& options) {
+  KVQ_ASSERT(!windows.empty());
+  CalibrationHeader header;
+  header.provenance = options.provenance;
+  header.shape = model.config().kv;
+  header.rope = model.config().rope;
+  header.sequences = static_cast<std::int64_t>(windows.size());
+  header.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
+  header.bos = options.bos;
+  for (const Window& window : windows) {
+    KVQ_ASSERT(static_cast<std::int64_t>(window.ids.size()) == header.seqlen);
+    header.tokens.insert(header.tokens.end(), window.ids.begin(), window.ids.end());
+    header.domains.push_back(domains.at(static_cast<std::size_t>(window.stream)));
+  }
+  return header;
+}
+
+/// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`.
+at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
+  const std::int64_t tokens = query.size(0), head_dim = query.size(2), group = query.size(1) / kv_heads;
+  at::Tensor moment = at::empty({kv_heads, head_dim, head_dim}, query.options().dtype(at::kDouble));
+  for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
+    const at::Tensor rows = query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
+    moment.select(0, kv_head).copy_(at::mm(rows.t(), rows));
+  }
+  return moment;
+}
+
+void check_ids(const std::vector<Window>& windows, int vocab) {
+  for (const Window& window : windows) {
+    for (std::int32_t id : window.ids) {
+      if (id >= 0 && id < vocab) continue;
+      fail(ErrorKind::Mismatch, fmt::format("the tokenizer gives token {}, the model knows 0 to {}: they do not belong together", id, vocab - 1));
+    }
+  }
+}
+
+/// One sequence into the journal.
+class SequenceRun {
+ public:
+  SequenceRun(Model& model, const CollectOptions& options, RunContext& context)
+      : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
+
+  void run(const Window& window, SequenceWriter writer, CollectResult& result) {
+    const Clock::time_point start = Clock::now();
+    double journal = 0;
+    const double loss = sequence_gradients(model_, window.ids, options_.recompute, [&](const LayerGradients& layer) {
+      context_.cancel.check();
+      const Clock::time_point since = Clock::now();
+      const c10::AutoGradMode no_grad(false);
+      writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
+      writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
+      writer.write(layer.layer, Part::KeyGrad, layer.key_grad.const_data_ptr<float>());
+      writer.write(layer.layer, Part::ValueGrad, layer.value_grad.const_data_ptr<float>());
+      writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
+      writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
+      journal += seconds_since(since);
+      context_.progress.advance(1);
+    });
+    if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
+    const Clock::time_point since = Clock::now();
+    writer.commit(loss);
+    journal += seconds_since(since);
+    result.journal_seconds += journal;
+    result.compute_seconds += seconds_since(start) - journal;
+  }
+
+ private:
+  Model& model_;
+  const CollectOptions& options_;
+  RunContext& context_;
+  RopeTable rope_;
+};
+
+/// Temporary files of runs that were killed while they assembled this output. The journal's lock is held.
+void remove_stale_parts(const fs::path& output) {
+  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
+  const std::string prefix = fmt::format(".{}.", output.filename().string());
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool numbered = name.size() > prefix.size() + 5 && name.starts_with(prefix) && name.ends_with(".part") &&
+                          name.find_first_not_of("0123456789", prefix.size()) == name.size() - 5;
+    if (numbered) ::unlink(entry.path().c_str());
+  }
+}
+
+bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
+  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
+         a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
+         a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 && a.provenance.text_sha256 == b.provenance.text_sha256;
+}
+
+/// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
+bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header, const JournalIdentity& identity,
+                                  std::vector<double>& loss) {
+  if (options.force || !fs::exists(options.output) || !Journal::belongs(Journal::folder_of(options.output), identity)) return false;
+  try {
+    const CalibrationReader reader(options.output);
+    loss = reader.header().loss;
+    return same_content(reader.header(), header);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void check_output(const fs::path& output, bool force) { AtomicFile(output, force); }
+
+CollectResult collect_calibration(Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
+                                  const CollectOptions& options, RunContext& context) {
+  CalibrationHeader header = header_of(model, windows, domains, options);
+  check_ids(windows, model.config().vocab);
+  const JournalIdentity identity = identity_of(header, context.threads);
+  const SequenceLayout layout{header.shape, header.seqlen};
+  const fs::path folder = Journal::folder_of(options.output);
+  CollectResult result;
+  if (finished_but_for_the_journal(options, header, identity, result.loss)) {
+    Journal(folder, identity, layout, false).remove();
+    result.resumed = header.sequences;
+    result.file_bytes = fs::file_size(options.output);
+    return result;
+  }
+  check_output(options.output, options.force);
+
+  Journal journal(folder, identity, layout, options.force);
+  remove_stale_parts(options.output);
+  std::vector<std::int64_t> missing;
+  for (std::int64_t sequence = 0; sequence < header.sequences; ++sequence) {
+    if (!journal.finished(sequence)) missing.push_back(sequence);
+  }
+  result.resumed = header.sequences - static_cast<std::int64_t>(missing.size());
+  if (result.resumed > 0) {
+    context.log.info(fmt::format("resuming: {} of {} sequences are in '{}'", result.resumed, header.sequences, folder.string()));
+  }
+  if (!missing.empty()) {
+    context.progress.begin("layers of sequences", static_cast<std::int64_t>(missing.size()) * header.shape.layers);
+    SequenceRun run(model, options, context);
+    for (std::int64_t sequence : missing) {
+      context.cancel.check();
+      run.run(windows[sequence], journal.begin(sequence), result);
+      context.log.debug(fmt::format("sequence {}: {:.1f} s so far", sequence, result.compute_seconds + result.journal_seconds));
+    }
+    context.progress.end();
+  }
+
+  const Clock::time_point start = Clock::now();
+  std::vector<SequenceReader> sequences;
+  for (std::int64_t sequence = 0; sequence < header.sequences; ++sequence) {
+    sequences.push_back(journal.open(sequence));
+    header.loss.push_back(sequences.back().loss());
+  }
+  if (options.inputs) options.inputs->check();
+  assemble_calibration(options.output, options.force, header, layout, sequences, context);
+  sequences.clear();
+  journal.remove();
+  result.assemble_seconds = seconds_since(start);
+  result.loss = header.loss;
+  result.file_bytes = fs::file_size(options.output);
+  return result;
+}
+
+}  // namespace kvq

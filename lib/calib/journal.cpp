@@ -1,0 +1,168 @@
+#include <kvq/calib/journal.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <kvq/core/atomic_file.h>
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+
+namespace kvq {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kFirstLine = "kvq journal 1";
+
+std::string content(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+std::map<std::string, std::string> entries_of(const std::string& manifest) {
+  std::map<std::string, std::string> entries;
+  std::istringstream lines(manifest);
+  for (std::string line; std::getline(lines, line);) {
+    if (const auto equals = line.find(" = "); equals != std::string::npos) entries[line.substr(0, equals)] = line.substr(equals + 3);
+  }
+  return entries;
+}
+
+/// "samples: 16 there, 8 now; …", the first three.
+std::string differences(const std::string& there, const std::string& now) {
+  const auto before = entries_of(there), after = entries_of(now);
+  std::string text;
+  int count = 0;
+  const auto add = [&](const std::string& name, const std::string& old_value, const std::string& new_value) {
+    if (++count <= 3) text += fmt::format("{}{}: {} there, {} now", text.empty() ? "" : "; ", name, old_value, new_value);
+  };
+  for (const auto& [name, value] : before) {
+    const auto found = after.find(name);
+    if (found == after.end() || found->second != value) add(name, value, found == after.end() ? "nothing" : found->second);
+  }
+  for (const auto& [name, value] : after) {
+    if (!before.contains(name)) add(name, "nothing", value);
+  }
+  return count > 3 ? text + fmt::format("; {} more", count - 3) : text;
+}
+
+bool is_sequence(const fs::path& path) { return path.filename().string().starts_with("sequence-"); }
+bool is_part(const fs::path& path) { return path.extension() == ".part"; }
+
+}  // namespace
+
+std::string JournalIdentity::text() const {
+  std::string text = std::string(kFirstLine) + "\n";
+  for (const auto& [name, value] : entries) text += fmt::format("{} = {}\n", name, value);
+  return text;
+}
+std::string JournalIdentity::sha256() const { return sha256_of(text()); }
+
+bool Journal::belongs(const fs::path& folder, const JournalIdentity& identity) {
+  return content(folder / "manifest") == identity.text();
+}
+
+Journal::Journal(fs::path folder, const JournalIdentity& identity, const SequenceLayout& layout, bool force)
+    : folder_(std::move(folder)), layout_(layout), identity_(identity.sha256()) {
+  std::error_code error;
+  if (fs::exists(folder_, error) && !fs::is_directory(folder_, error)) {
+    fail(ErrorKind::Usage, fmt::format("'{}' is in the way: it is where the journal of the run is kept", folder_.string()));
+  }
+  lock();
+  try {
+    check_manifest(identity, force);
+  } catch (...) {
+    ::close(lock_);
+    throw;
+  }
+}
+
+Journal::~Journal() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void Journal::lock() {
+  const fs::path path = folder_ / "lock";
+  // A run that ends removes the folder; then the lock that we waited for is no longer the one in the folder.
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    if (::mkdir(folder_.c_str(), 0777) != 0 && errno != EEXIST) {
+      fail(ErrorKind::Io, fmt::format("{}: cannot be created: {}", folder_.string(), std::strerror(errno)));
+    }
+    lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock_ < 0 && errno == ENOENT) continue;
+    if (lock_ < 0) fail(ErrorKind::Io, fmt::format("{}: cannot be created: {}", path.string(), std::strerror(errno)));
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      const int problem = errno;
+      ::close(std::exchange(lock_, -1));
+      if (problem == EWOULDBLOCK) {
+        fail(ErrorKind::Io, fmt::format("another run is working on '{}'; let it finish or stop it", folder_.string()));
+      }
+      fail(ErrorKind::Io, fmt::format("{}: cannot be locked: {}", path.string(), std::strerror(problem)));
+    }
+    struct stat ours {}, there {};
+    if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino) return;
+    ::close(std::exchange(lock_, -1));
+  }
+  fail(ErrorKind::Io, fmt::format("{}: cannot be locked", folder_.string()));
+}
+
+void Journal::check_manifest(const JournalIdentity& identity, bool force) {
+  const fs::path path = folder_ / "manifest";
+  clear(false);
+  if (belongs(folder_, identity)) return;
+  if (!fs::exists(path)) {
+    // Just made, or killed before the manifest was there. Anything else is somebody's folder.
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().filename() == "lock" || is_sequence(entry.path())) continue;
+      ::unlink((folder_ / "lock").c_str());
+      fail(ErrorKind::Usage, fmt::format("'{}' is not a journal of ours, but that is where it would be kept", folder_.string()));
+    }
+  } else if (!force) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("'{}' is the journal of an unfinished run with other settings ({}); repeat that command to finish it, or "
+                     "pass --force to throw it away",
+                     folder_.string(), differences(content(path), identity.text())));
+  }
+  // The old manifest goes first: finished sequences without one belong to nobody.
+  ::unlink(path.c_str());
+  clear(true);
+  write_file_atomically(path, identity.text(), true);
+}
+
+void Journal::clear(bool finished_too) const {
+  std::vector<fs::path> doomed;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    if (is_part(entry.path()) || (finished_too && is_sequence(entry.path()))) doomed.push_back(entry.path());
+  }
+  for (const fs::path& path : doomed) {
+    if (::unlink(path.c_str()) != 0) fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", path.string(), std::strerror(errno)));
+  }
+}
+
+fs::path Journal::file_of(std::int64_t sequence) const { return folder_ / fmt::format("sequence-{:06}", sequence); }
+bool Journal::finished(std::int64_t sequence) const { return fs::exists(file_of(sequence)); }
+SequenceWriter Journal::begin(std::int64_t sequence) const { return {file_of(sequence), layout_, identity_}; }
+SequenceReader Journal::open(std::int64_t sequence) const { return {file_of(sequence), layout_, identity_}; }
+
+void Journal::remove() {
+  clear(true);
+  ::unlink((folder_ / "manifest").c_str());
+  ::unlink((folder_ / "lock").c_str());
+  if (::rmdir(folder_.c_str()) != 0) fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", folder_.string(), std::strerror(errno)));
+}
+
+}  // namespace kvq

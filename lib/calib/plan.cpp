@@ -1,0 +1,68 @@
+// What a run will take, told before it starts.
+#include <algorithm>
+#include <chrono>
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include <kvq/calib/collect.h>
+#include <kvq/calib/sequence_file.h>
+#include <kvq/model/loss.h>
+#include <kvq/model/memory.h>
+
+namespace kvq {
+
+namespace {
+
+/// Floating-point operations per second of a matrix product of the size that layers have.
+double measured_speed(Dtype dtype) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::int64_t kSize = 768;
+  const auto options = at::TensorOptions().dtype(dtype == Dtype::Bf16 ? at::kBFloat16 : at::kFloat);
+  const at::Tensor a = at::ones({kSize, kSize}, options), b = at::ones({kSize, kSize}, options);
+  at::mm(a, b);  // wakes the threads up
+  double best = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    const Clock::time_point start = Clock::now();
+    at::mm(a, b);
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return 2.0 * kSize * kSize * kSize / best;
+}
+
+}  // namespace
+
+CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen, Recompute recompute) {
+  const KvShape& shape = config.kv;
+  CollectPlan plan;
+  plan.sequences = sequences;
+  plan.seqlen = seqlen;
+  const SequenceLayout layout{shape, seqlen};
+  plan.journal_bytes = sequences * layout.file_bytes();
+  // Halves instead of floats, and one sum of moments instead of one per sequence.
+  const std::int64_t per_layer = sequences * (2 * layout.tensor_bytes() + layout.mass_bytes()) + layout.moment_bytes();
+  plan.file_bytes = shape.layers * per_layer + sequences * seqlen * std::int64_t{sizeof(std::int32_t)};
+
+  const std::int64_t available = available_memory_bytes();
+  const std::int64_t weights = std::min(config.parameters * (dtype == Dtype::Bf16 ? 2 : 4), available / 2);
+  const std::int64_t boundaries = std::int64_t{shape.layers} * seqlen * config.hidden * 4;
+  const std::int64_t graph = layer_graph_bytes(config, seqlen);
+  const std::int64_t logits = 2 * std::min(kLogitChunk, seqlen) * config.vocab * 4;
+  const std::int64_t lean = weights + boundaries + 2 * graph + logits;
+  const std::int64_t full = weights + boundaries + (shape.layers + 1) * graph + logits;
+  const std::int64_t running = recompute == Recompute::Layer  ? lean
+                               : recompute == Recompute::None ? full
+                                                              : std::clamp(available / 10 * 9, lean, full);
+  const std::int64_t assembling = sequences * layout.tensor_bytes() * 3;  // one tensor as floats, four as halves
+  plan.peak_memory_bytes = std::max(running, assembling);
+
+  // Forward 2 operations per weight and token, backward to the activations as many again; once more where layers are run twice.
+  const double products = 2.0 * static_cast<double>(config.parameters) * static_cast<double>(seqlen);
+  const double attention = 2.0 * shape.layers * shape.heads * shape.head_dim * static_cast<double>(seqlen) * static_cast<double>(seqlen);
+  const double passes = recompute == Recompute::Layer ? 3.0 : 2.0;
+  constexpr double kOverhead = 1.6;  // element-wise work, statistics, journal and assembly, as measured on small models
+  plan.seconds = kOverhead * static_cast<double>(sequences) * passes * (products + attention) / measured_speed(dtype);
+  return plan;
+}
+
+}  // namespace kvq

@@ -1,0 +1,68 @@
+#pragma once
+// One finished sequence in the journal: a fixed layout, layers in ascending order, everything fp32 except the moments.
+// Private to the machine that writes it (native byte order), gone once calib.h5 is complete.
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include <kvq/core/kv_shape.h>
+
+namespace kvq {
+
+/// Where what is in a sequence file.
+struct SequenceLayout {
+  KvShape shape;
+  std::int64_t tokens = 0;
+
+  enum Part { Key, Value, KeyGrad, ValueGrad, QueryMoment, AttentionMass };
+  std::int64_t tensor_bytes() const { return tokens * shape.width() * std::int64_t{sizeof(float)}; }
+  std::int64_t moment_bytes() const { return std::int64_t{shape.width()} * shape.head_dim * std::int64_t{sizeof(double)}; }
+  std::int64_t mass_bytes() const { return tokens * std::int64_t{sizeof(float)}; }
+  std::int64_t layer_bytes() const { return 4 * tensor_bytes() + moment_bytes() + mass_bytes(); }
+  std::int64_t part_bytes(Part part) const;
+  std::int64_t offset(int layer, Part part) const;
+  std::int64_t file_bytes() const;
+};
+
+/// Written under a temporary name, layers in any order; `commit` makes it a finished sequence.
+class SequenceWriter {
+ public:
+  /// `identity`: what the journal belongs to, 64 hex digits. Throws Io.
+  SequenceWriter(std::filesystem::path target, const SequenceLayout& layout, const std::string& identity);
+  ~SequenceWriter();
+  SequenceWriter(const SequenceWriter&) = delete;
+  SequenceWriter& operator=(const SequenceWriter&) = delete;
+
+  void write(int layer, SequenceLayout::Part part, const void* data);
+  void commit(double loss);
+
+ private:
+  void put(const void* data, std::int64_t bytes, std::int64_t offset);
+  std::filesystem::path target_, temporary_;
+  SequenceLayout layout_;
+  std::string identity_;
+  int descriptor_ = -1;
+};
+
+class SequenceReader {
+ public:
+  /// Throws Io when the file is not a finished sequence of this journal.
+  SequenceReader(const std::filesystem::path& path, const SequenceLayout& layout, const std::string& identity);
+  ~SequenceReader();
+  SequenceReader(SequenceReader&& other) noexcept;
+  SequenceReader& operator=(SequenceReader&&) = delete;
+
+  double loss() const { return loss_; }
+  /// `out` holds exactly the part. Thread-safe.
+  void read(int layer, SequenceLayout::Part part, void* out) const;
+
+ private:
+  std::filesystem::path path_;
+  SequenceLayout layout_;
+  int descriptor_ = -1;
+  double loss_ = 0;
+};
+
+}  // namespace kvq
