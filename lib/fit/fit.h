@@ -1,6 +1,7 @@
 #pragma once
 // kvq-fit's work: codebooks for any number of recipes from calib.h5 and thresholds, one layer in memory at a time.
 
+#include <array>
 #include <vector>
 
 #include <kvq/artifacts/calibration_file.h>
@@ -10,9 +11,26 @@
 
 namespace kvq {
 
-/// `thresholds` may be null when no recipe has outliers or static ranges that need them (fraction 0 needs none: minimum
-/// and maximum are taken from the calibration). Throws Usage naming the missing fraction and sinks.
+/// How well a recipe fits its calibration data, by side: mean over layers of sum(w (x_hat - decoded)²) / sum(w), with
+/// x_hat in [-1, 1] and the recipe's own weights; sinks and outliers, which stay exact, left out.
+struct FitReport {
+  std::array<double, 2> error = {};
+};
+
+/// One pass over the file for all recipes. `thresholds` may be null when no recipe has outliers beyond static ranges
+/// (fraction 0 needs none: minimum and maximum are taken from the calibration). `reports`, if given, gets one per
+/// recipe.
+///
+/// Layers whose weights are all zero are fitted without weights, and a warning says so. Where nothing is left to fit
+/// (all channels constant) the codebook is the uniform one. Throws Usage for recipes that contradict themselves,
+/// `none`, and thresholds that are missing (naming fraction and sinks); Mismatch for thresholds of another calibration;
+/// what the reader throws.
 std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
-                                      const std::vector<Recipe>& recipes, RunContext& context);
+                                      const std::vector<Recipe>& recipes, RunContext& context,
+                                      std::vector<FitReport>* reports = nullptr);
+
+/// The checks of fit_quantizers() alone: before long work, or for a plan.
+void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
+               const std::vector<Recipe>& recipes);
 
 }  // namespace kvq

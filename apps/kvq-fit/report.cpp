@@ -1,0 +1,49 @@
+#include "kvq-fit/report.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <kvq/quant/footprint.h>
+#include <kvq/report/table.h>
+
+namespace kvq::apps {
+
+namespace {
+
+constexpr std::int64_t kShort = 2048, kLong = 32768;
+
+double counted_bits(const Quantizer& quantizer, std::int64_t tokens) {
+  return forecast_footprint(quantizer, tokens).bits_per_value(quantizer.shape, tokens);
+}
+
+}  // namespace
+
+std::string fits_as_text(const std::vector<Fitted>& fits) {
+  Table table;
+  table.header = {"recipe", "nominal bits", "bits at 2048", "bits at 32K", "key error", "value error", "file"};
+  for (const Fitted& fit : fits) {
+    table.rows.push_back({short_form(fit.quantizer.recipe), fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe)),
+                          fmt::format("{:.3f}", counted_bits(fit.quantizer, kShort)),
+                          fmt::format("{:.3f}", counted_bits(fit.quantizer, kLong)),
+                          fmt::format("{:.3g}", fit.report.error[0]), fmt::format("{:.3g}", fit.report.error[1]),
+                          fit.file.string()});
+  }
+  return to_text(table);
+}
+
+std::string fits_as_json(const std::vector<Fitted>& fits) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Fitted& fit : fits) {
+    list.push_back({{"recipe", short_form(fit.quantizer.recipe)},
+                    {"file", fit.file.string()},
+                    {"bits_nominal", nominal_bits(fit.quantizer.recipe)},
+                    {"bits_counted", counted_bits(fit.quantizer, kShort)},
+                    {"bits_counted_32k", counted_bits(fit.quantizer, kLong)},
+                    {"table_bytes", table_bytes(fit.quantizer)},
+                    {"error_key", fit.report.error[0]},
+                    {"error_value", fit.report.error[1]}});
+  }
+  return nlohmann::ordered_json({{"fits", std::move(list)}}).dump(2);
+}
+
+}  // namespace kvq::apps

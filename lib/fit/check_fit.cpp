@@ -1,0 +1,74 @@
+#include <string>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+#include <kvq/fit/fit.h>
+
+namespace kvq {
+
+namespace {
+
+std::string available(const ThresholdsFile& thresholds) {
+  std::string list;
+  for (const ThresholdSet& set : thresholds.sets)
+    list += fmt::format("{}{} with sinks {}", list.empty() ? "" : ", ", set.fraction, set.sinks);
+  return list;
+}
+
+void check_side(const Recipe& recipe, Side side, const ThresholdsFile* thresholds) {
+  const SideRecipe& wanted = recipe.side(side);
+  if (wanted.range != RangeKind::Static || wanted.outliers == 0) return;
+  const std::string needed = fmt::format("recipe {}: {} thresholds for outlier fraction {} with sinks {} are needed",
+                                         short_form(recipe), side_name(side), wanted.outliers, recipe.sinks);
+  const std::string remedy =
+      fmt::format("make them with kvq-threshold --outliers {} --sinks {} and give them with --thresholds",
+                  wanted.outliers, recipe.sinks);
+  if (thresholds == nullptr)
+    fail(ErrorKind::Usage, fmt::format("{}, but no thresholds file is given; {}", needed, remedy));
+  if (thresholds->find(wanted.outliers, recipe.sinks) == nullptr) {
+    fail(ErrorKind::Usage,
+         fmt::format("{}, but the thresholds file has {}; {}", needed, available(*thresholds), remedy));
+  }
+}
+
+void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {
+  const CalibrationHeader& header = calibration.header();
+  for (const auto& [name, sha256] : thresholds.provenance.parents) {
+    if (name == "calibration" && sha256 != calibration.sha256()) {
+      fail(ErrorKind::Mismatch,
+           fmt::format("the thresholds were made from another calibration file (sha256 {}, this one is {}); "
+                       "run kvq-threshold on this one",
+                       sha256, calibration.sha256()));
+    }
+  }
+  if (!(thresholds.shape == header.shape)) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("the thresholds are for {} layers of {} x {} channels, the calibration has {} of {} x {}",
+                     thresholds.shape.layers, thresholds.shape.kv_heads, thresholds.shape.head_dim, header.shape.layers,
+                     header.shape.kv_heads, header.shape.head_dim));
+  }
+  if (thresholds.provenance.model_sha256 != header.provenance.model_sha256) {
+    fail(ErrorKind::Mismatch, fmt::format("the thresholds are of model {}, the calibration is of {}",
+                                          thresholds.provenance.model_sha256, header.provenance.model_sha256));
+  }
+}
+
+}  // namespace
+
+void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
+               const std::vector<Recipe>& recipes) {
+  if (thresholds != nullptr) check_origin(calibration, *thresholds);
+  for (const Recipe& recipe : recipes) {
+    if (!recipe.quantized) fail(ErrorKind::Usage, "recipe none is the unquantized baseline: there is nothing to fit");
+    validate(recipe);
+    if (recipe.sinks >= calibration.header().seqlen) {
+      fail(ErrorKind::Usage,
+           fmt::format("recipe {}: {} sinks leave nothing of the calibration's sequences of {} tokens",
+                       short_form(recipe), recipe.sinks, calibration.header().seqlen));
+    }
+    for (Side side : kSides) check_side(recipe, side, thresholds);
+  }
+}
+
+}  // namespace kvq

@@ -1,0 +1,41 @@
+#pragma once
+// Calibration data as the codebook sees it: x_hat = (x - zero) / scale and the weight of each value.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <kvq/fit/sample.h>
+#include <kvq/quant/quantizer.h>
+
+namespace kvq {
+
+/// Values and weights that go into k-means, in segments: the whole layer, or one per kv head. Weight 0: the value takes
+/// no part (sinks, outliers, constant channels). Only the ratios of weights mean something.
+class NormalisedData {
+ public:
+  /// `gradients` may be empty for FitWeights::None. `ranges`: per channel, one for all tokens or one per sequence
+  /// (range=window); unused for the token axis. Buffers are reused from call to call.
+  ///
+  /// The weight is F·s² with F = g² (KVQuant, appendix E, eq. 7), F alone, or 1; s is the half-width that x is divided
+  /// by. Token axis: outliers, zero and half-width are those that the encoder itself finds and stores.
+  void compute(const TokenSample& sample, std::span<const float> gradients, const SideQuantizer& quantizer,
+               std::span<const ChannelRange> ranges, FitWeights weights, int threads);
+
+  int segments() const { return static_cast<int>(weighted_.size()); }
+  std::span<const float> values(int segment) const { return part(values_, segment); }
+  std::span<const float> weights(int segment) const { return part(weights_, segment); }
+  /// Whether any weight of the segment is above zero.
+  bool weighted(int segment) const { return weighted_[segment] != 0; }
+
+ private:
+  std::span<const float> part(const std::vector<float>& all, int segment) const {
+    const std::size_t length = all.size() / weighted_.size();
+    return std::span(all).subspan(segment * length, length);
+  }
+
+  std::vector<float> values_, weights_;  ///< `[segments, tokens, width / segments]`
+  std::vector<std::uint8_t> weighted_;
+};
+
+}  // namespace kvq

@@ -1,0 +1,56 @@
+#pragma once
+// Fits one side of one layer for several recipes that share what can be shared. Internal to lib/fit.
+
+#include <optional>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include <kvq/artifacts/thresholds_file.h>
+#include <kvq/core/kv_shape.h>
+#include <kvq/fit/normalise.h>
+#include <kvq/fit/qnorm.h>
+#include <kvq/fit/sample.h>
+
+namespace kvq {
+
+class SideFitter {
+ public:
+  explicit SideFitter(int threads) : threads_(threads) {}
+
+  /// The next data: all keys (pre- or post-RoPE) or values of a layer. `gradients` may be empty when no recipe uses
+  /// them. Spans stay valid until the next call.
+  void begin(const KvShape& shape, std::int64_t sequences, std::int64_t seqlen, std::span<const float> x,
+             std::span<const float> gradients);
+
+  struct Result {
+    SideQuantizer quantizer;
+    double error = 0;        ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight
+    bool fell_back = false;  ///< weights were asked for and all zero
+  };
+  /// `thresholds` are those of the recipe's outlier fraction; null where the recipe needs none.
+  Result fit(const SideRecipe& recipe, int sinks, const ChannelThresholds* thresholds);
+
+ private:
+  /// Recipes that agree in this have the same normalised values and weights.
+  using Key = std::tuple<Axis, RangeKind, double, FitWeights, Share, int>;
+
+  void set_ranges(SideQuantizer& quantizer, const ChannelThresholds* thresholds);
+  double outlier_rate(const SideRecipe& recipe) const;
+  const NormalisedData& normalised(const SideQuantizer& quantizer, FitWeights weights);
+  Codebook fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back);
+
+  int threads_;
+  KvShape shape_;
+  TokenSample sample_;
+  std::span<const float> gradients_;
+  int exponent_ = 0;
+  std::vector<ChannelRange> ranges_;  ///< one, or one per sequence
+  struct Cached {
+    NormalisedData data;
+    std::optional<Key> key;
+  };
+  Cached weighted_, unweighted_;
+};
+
+}  // namespace kvq
