@@ -1,6 +1,7 @@
 #pragma once
-// Byte-pair merging of one word: always the pair of best rank, leftmost first (Sennrich et al. 2016; SentencePiece's BPE
-// is the same with score order as rank). O(n log n) in the word's length, so a megabyte without a break is no problem.
+// Byte-pair merging of one word: always the pair of best rank, leftmost first (Sennrich et al. 2016; SentencePiece's
+// BPE is the same with score order as rank). O(n log n) in the word's length, so a megabyte without a break is no
+// problem.
 
 #include <cstdint>
 #include <vector>

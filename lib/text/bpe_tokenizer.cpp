@@ -12,7 +12,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::size_t kLongestCachedWord = 64;        // bytes; longer ones hardly come twice
+constexpr std::size_t kLongestCachedWord = 64;  // bytes; longer ones hardly come twice
 constexpr std::size_t kMostCachedWords = 1 << 20;
 
 struct TextHash {
@@ -64,8 +64,8 @@ class BpeTokenizer::Run {
     if (!spec_.metaspace) return stage(text, 0);
     std::string marked = replace_all(text, " ", kBlankMark);
     const Metaspace& metaspace = *spec_.metaspace;
-    const bool prepend = metaspace.prepend == Metaspace::Prepend::Always ||
-                         (metaspace.prepend == Metaspace::Prepend::First && at_start);
+    const bool prepend =
+        metaspace.prepend == Metaspace::Prepend::Always || (metaspace.prepend == Metaspace::Prepend::First && at_start);
     if (prepend && !marked.starts_with(kBlankMark)) marked.insert(0, kBlankMark);
     stage(marked, 0);
   }
@@ -213,7 +213,8 @@ bool BpeTokenizer::words_begin_at_marks() const {
 std::string BpeTokenizer::written(std::int32_t id) const {
   const std::string& token = spec_.tokens[static_cast<std::size_t>(id)];
   if (is_bytes()) {
-    const bool added = std::any_of(spec_.added.begin(), spec_.added.end(), [&](const auto& entry) { return entry.id == id; });
+    const bool added =
+        std::any_of(spec_.added.begin(), spec_.added.end(), [&](const auto& entry) { return entry.id == id; });
     return added ? token : bytes_of_byte_level_token(token).value_or(token);
   }
   const auto byte = std::find(spec_.byte_ids.begin(), spec_.byte_ids.end(), id);
@@ -238,7 +239,8 @@ std::vector<std::int32_t> BpeTokenizer::encode(std::string_view text, bool parse
       if (inner.id >= 0) {
         ids.push_back(inner.id);
       } else {
-        run.segment(std::string_view(segment).substr(inner.begin, inner.end - inner.begin), part.begin + inner.begin == 0);
+        run.segment(std::string_view(segment).substr(inner.begin, inner.end - inner.begin),
+                    part.begin + inner.begin == 0);
       }
     }
   }

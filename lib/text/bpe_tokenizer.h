@@ -30,8 +30,8 @@ class BpeTokenizer final : public Tokenizer {
   AddedTokenFinder raw_finder_, normalized_finder_;
   std::vector<SplitPattern> splits_;
   MergeTable merges_;
-  std::unordered_map<char32_t, std::int32_t> character_ids_;    ///< Characters only
-  std::unordered_map<std::string, std::int32_t> whole_words_;   ///< ignore_merges only; keys as words are encoded
+  std::unordered_map<char32_t, std::int32_t> character_ids_;   ///< Characters only
+  std::unordered_map<std::string, std::int32_t> whole_words_;  ///< ignore_merges only; keys as words are encoded
   bool cut_at_marks_ = false;       ///< Characters: no merge crosses from a character to a following mark
   std::vector<std::string> texts_;  ///< what each id decodes to
 };

@@ -29,8 +29,8 @@ void require_turns(Messages messages) {
   for (std::size_t index = 0; index < messages.size(); ++index) {
     const char* expected = index % 2 == 0 ? "user" : "assistant";
     if (messages[index].role != expected) {
-      refuse(fmt::format("message {} after the system message has the role {}; user and assistant must take turns", index + 1,
-                         printable(messages[index].role)));
+      refuse(fmt::format("message {} after the system message has the role {}; user and assistant must take turns",
+                         index + 1, printable(messages[index].role)));
     }
   }
 }
@@ -39,7 +39,8 @@ std::string chatml(const JinjaSource& source, const Edges& edges, Messages messa
   for (const char* beyond : {"<think>", "enable_thinking", "strftime_now"}) {
     if (source.has(beyond)) refuse(fmt::format("a ChatML template with {} is not supported", beyond));
   }
-  if (!source.has_compact("<|im_end|>\n") && !source.has_compact("<|im_end|>'+'\n") && !source.has_compact("<|im_end|>\"+\"\n")) {
+  if (!source.has_compact("<|im_end|>\n") && !source.has_compact("<|im_end|>'+'\n") &&
+      !source.has_compact("<|im_end|>\"+\"\n")) {
     refuse("a ChatML template without a line break after <|im_end|> is not supported");
   }
   std::string text = source.has("bos_token") ? edges.bos : "";
@@ -48,15 +49,20 @@ std::string chatml(const JinjaSource& source, const Edges& edges, Messages messa
   };
   const auto system = source.literal("<|im_start|>system\n", "<|im_end|>");
   if (system && !starts_with_system(messages)) add("system", *system);
-  for (const ChatMessage& message : messages) add(message.role, source.trims() ? stripped(message.content) : message.content);
+  for (const ChatMessage& message : messages)
+    add(message.role, source.trims() ? stripped(message.content) : message.content);
   if (generate && source.has("<|im_start|>assistant")) text += "<|im_start|>assistant\n";
   return text;
 }
 
 std::string llama3(const JinjaSource& source, const Edges& edges, Messages messages, bool generate) {
   std::string text = source.has("bos_token") ? edges.bos : "";
-  const auto header = [](const std::string& role) { return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role); };
-  const auto content = [&](const ChatMessage& message) { return source.trims() ? stripped(message.content) : message.content; };
+  const auto header = [](const std::string& role) {
+    return fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role);
+  };
+  const auto content = [&](const ChatMessage& message) {
+    return source.trims() ? stripped(message.content) : message.content;
+  };
   if (source.has("Cutting Knowledge Date")) {
     const auto knowledge = source.literal("Cutting Knowledge Date: ", "\n");
     auto today = source.literal("date_string = \"", "\"");
@@ -115,7 +121,8 @@ std::string mistral(const JinjaSource& source, const Edges& edges, Messages mess
   for (std::size_t index = 0; index < messages.size(); ++index) {
     const std::string& content = messages[index].content;
     if (messages[index].role == "user") {
-      text += source.with_blanks("[INST]") + (index == system_at ? system : "") + content + source.with_blanks("[/INST]");
+      text +=
+          source.with_blanks("[INST]") + (index == system_at ? system : "") + content + source.with_blanks("[/INST]");
     } else {
       text += (blank_before ? " " : "") + (trim ? stripped(content) : content) + edges.eos + (blank_behind ? " " : "");
     }
@@ -125,7 +132,8 @@ std::string mistral(const JinjaSource& source, const Edges& edges, Messages mess
 
 }  // namespace
 
-std::string render_chat(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages, bool add_generation_prompt) {
+std::string render_chat(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
+                        bool add_generation_prompt) {
   if (tokenizer.chat_template.empty()) refuse("the model has none");
   if (messages.empty()) refuse("there is no message to write");
   for (const ChatMessage& message : messages) {
@@ -133,7 +141,9 @@ std::string render_chat(const Tokenizer& tokenizer, const std::vector<ChatMessag
       refuse(fmt::format("the role {} is not supported; system, user and assistant are", printable(message.role)));
     }
   }
-  const auto text_of = [&](const std::optional<std::int32_t>& id) { return id ? tokenizer.decode({*id}) : std::string(); };
+  const auto text_of = [&](const std::optional<std::int32_t>& id) {
+    return id ? tokenizer.decode({*id}) : std::string();
+  };
   const Edges edges{text_of(tokenizer.bos_id), text_of(tokenizer.eos_id)};
   const JinjaSource source(tokenizer.chat_template);
   if (source.has("<|im_start|>")) return chatml(source, edges, messages, add_generation_prompt);

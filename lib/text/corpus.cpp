@@ -44,7 +44,8 @@ std::string string_field(const fs::path& path, std::int64_t line, const nlohmann
     refuse(path, fmt::format("line {}: \"{}\" is missing or not a string", line, name));
   }
   auto text = object[name].get<std::string>();
-  if (text.find('\0') != std::string::npos) refuse(path, fmt::format("line {}: \"{}\" holds a NUL character", line, name));
+  if (text.find('\0') != std::string::npos)
+    refuse(path, fmt::format("line {}: \"{}\" holds a NUL character", line, name));
   return text;
 }
 
@@ -68,7 +69,8 @@ TextDocument parse_document(const fs::path& path, std::int64_t line, std::string
   }
   for (const auto& message : object["messages"]) {
     if (!message.is_object()) refuse(path, fmt::format("line {}: a message is not an object", line));
-    document.messages.push_back({string_field(path, line, message, "role"), string_field(path, line, message, "content")});
+    document.messages.push_back(
+        {string_field(path, line, message, "role"), string_field(path, line, message, "content")});
   }
   return document;
 }
@@ -96,7 +98,8 @@ TextArgument TextArgument::parse(const std::string& argument) {
     return {stem.empty() ? path.string() : stem, path};
   }
   if (equals == 0 || equals + 1 == argument.size()) {
-    fail(ErrorKind::Usage, fmt::format("--text {}: DOMAIN=PATH needs both parts (and no file has this name)", printable(argument)));
+    fail(ErrorKind::Usage,
+         fmt::format("--text {}: DOMAIN=PATH needs both parts (and no file has this name)", printable(argument)));
   }
   return {argument.substr(0, equals), argument.substr(equals + 1)};
 }
@@ -107,10 +110,12 @@ TextFile read_text(const TextArgument& argument) {
   const std::size_t nul = content.find('\0'), bad = first_invalid_utf8(content);
   if (bad != std::string_view::npos && (nul == std::string_view::npos || bad < nul)) {
     const bool utf16 = content.starts_with("\xFF\xFE") || content.starts_with("\xFE\xFF");
-    refuse(argument.path, fmt::format("is not valid UTF-8: byte 0x{:02x} at offset {}{}", static_cast<unsigned char>(content[bad]),
-                                      bad, utf16 ? " (it begins like UTF-16; convert it to UTF-8)" : ""));
+    refuse(argument.path,
+           fmt::format("is not valid UTF-8: byte 0x{:02x} at offset {}{}", static_cast<unsigned char>(content[bad]),
+                       bad, utf16 ? " (it begins like UTF-16; convert it to UTF-8)" : ""));
   }
-  if (nul != std::string_view::npos) refuse(argument.path, fmt::format("holds a NUL byte at offset {}; text is needed", nul));
+  if (nul != std::string_view::npos)
+    refuse(argument.path, fmt::format("holds a NUL byte at offset {}; text is needed", nul));
 
   TextFile file;
   file.domain = argument.domain;
@@ -137,8 +142,8 @@ BosMode parse_bos_mode(const std::string& word) {
 
 TokenStream tokenize(const Tokenizer& tokenizer, const TextFile& file) {
   TokenStream stream{file.domain, file.sha256, {}};
-  const bool chat = !tokenizer.chat_template.empty() &&
-                    std::any_of(file.documents.begin(), file.documents.end(), [](const auto& d) { return !d.messages.empty(); });
+  const bool chat = !tokenizer.chat_template.empty() && std::any_of(file.documents.begin(), file.documents.end(),
+                                                                    [](const auto& d) { return !d.messages.empty(); });
   if (!chat) {
     stream.ids = tokenizer.encode(file.text);
     return stream;

@@ -27,8 +27,8 @@ struct TextDocument {
 
 /// One file's text: UTF-8; a leading BOM is dropped, CRLF kept. A file whose name ends in .jsonl or .ndjson is read as
 /// JSONL: every line that is not blank is an object with the string `text` or the list `messages` of {role, content}.
-/// Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset of its first bad byte),
-/// bad JSONL line (with its number).
+/// Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset of its first bad
+/// byte), bad JSONL line (with its number).
 struct TextFile {
   std::string domain;
   std::filesystem::path path;
@@ -48,8 +48,8 @@ struct TokenStream {
   std::string text_sha256;
   std::vector<std::int32_t> ids;
 };
-/// Special tokens written out in the text are recognised, as Hugging Face does. Conversations are written in the model's
-/// chat markup when it has a template (an unknown family is an Input error), else as their contents.
+/// Special tokens written out in the text are recognised, as Hugging Face does. Conversations are written in the
+/// model's chat markup when it has a template (an unknown family is an Input error), else as their contents.
 TokenStream tokenize(const Tokenizer& tokenizer, const TextFile& file);
 
 /// A window of exactly `seqlen` ids; when the mode puts a BOS token first, it takes the place of one text token.
@@ -59,16 +59,16 @@ struct Window {
   std::vector<std::int32_t> ids;
 };
 
-/// Non-overlapping windows from the start of each stream, the tail dropped, ordered by stream and position. max_windows 0
-/// = all; a smaller number is shared evenly among the streams, and is a maximum.
-/// Throws Input when no stream holds one window: gives both numbers. (Exactly one window is fine.) Throws Usage for a
-/// seqlen below 2, a negative max_windows, or a BOS that the tokenizer does not have.
+/// Non-overlapping windows from the start of each stream, the tail dropped, ordered by stream and position. max_windows
+/// 0 = all; a smaller number is shared evenly among the streams, and is a maximum. Throws Input when no stream holds
+/// one window: gives both numbers. (Exactly one window is fine.) Throws Usage for a seqlen below 2, a negative
+/// max_windows, or a BOS that the tokenizer does not have.
 std::vector<Window> sequential_windows(const std::vector<TokenStream>& streams, std::int64_t seqlen, bool prepend_bos,
                                        std::int32_t bos_id, std::int64_t max_windows);
 
 /// `samples` windows, spread evenly over the streams, start positions drawn without replacement from the
-/// non-overlapping grid of each stream; ordered by stream and position. Throws Input when the streams hold fewer windows
-/// than asked: gives the numbers. Throws Usage as sequential_windows, and for samples below 1.
+/// non-overlapping grid of each stream; ordered by stream and position. Throws Input when the streams hold fewer
+/// windows than asked: gives the numbers. Throws Usage as sequential_windows, and for samples below 1.
 std::vector<Window> sampled_windows(const std::vector<TokenStream>& streams, std::int64_t seqlen, bool prepend_bos,
                                     std::int32_t bos_id, std::int64_t samples, Rng& rng);
 

@@ -100,21 +100,23 @@ SplitPattern::SplitPattern(const SplitStage& stage) : impl_(std::make_unique<Imp
   const std::uint32_t options = stage.literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  impl_->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset,
-                                  nullptr));
+  impl_->code.reset(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr));
   if (!impl_->code) {
     std::array<PCRE2_UCHAR, 256> message{};
     pcre2_get_error_message(error, message.data(), message.size());
     fail(ErrorKind::Format, fmt::format("pre-tokenizer pattern `{}`: {} (at {} of `{}`)", stage.pattern,
                                         reinterpret_cast<const char*>(message.data()), offset, pattern));
   }
-  pcre2_jit_compile(impl_->code.get(), PCRE2_JIT_COMPLETE);  // without a JIT compiler it is interpreted: slower, same result
+  pcre2_jit_compile(impl_->code.get(),
+                    PCRE2_JIT_COMPLETE);  // without a JIT compiler it is interpreted: slower, same result
 }
 SplitPattern::~SplitPattern() = default;
 SplitPattern::SplitPattern(SplitPattern&&) noexcept = default;
 SplitPattern& SplitPattern::operator=(SplitPattern&&) noexcept = default;
 
-void SplitPattern::split(std::string_view text, Scratch& scratch, const std::function<void(std::string_view)>& piece) const {
+void SplitPattern::split(std::string_view text, Scratch& scratch,
+                         const std::function<void(std::string_view)>& piece) const {
   const auto add = [&](std::size_t begin, std::size_t end, bool match) {
     const bool wanted = impl_->keep == SplitStage::Keep::All || match == (impl_->keep == SplitStage::Keep::Matches);
     if (begin < end && wanted) piece(text.substr(begin, end - begin));
@@ -131,8 +133,9 @@ void SplitPattern::split(std::string_view text, Scratch& scratch, const std::fun
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
-      fail(ErrorKind::Memory, fmt::format("pre-tokenizer pattern `{}` failed at byte {} of a piece of {} bytes: PCRE2 error {}",
-                                          impl_->text, from, text.size(), found));
+      fail(ErrorKind::Memory,
+           fmt::format("pre-tokenizer pattern `{}` failed at byte {} of a piece of {} bytes: PCRE2 error {}",
+                       impl_->text, from, text.size(), found));
     }
     const std::size_t begin = range[0], end = range[1];
     if (begin == end) {  // an empty match cuts, too; go on behind the next character

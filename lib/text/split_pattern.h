@@ -2,8 +2,8 @@
 // Pre-tokenization: cutting text into words with the regular expressions that tokenizer files carry.
 //
 // Those expressions are written for Oniguruma (Hugging Face) and run here with PCRE2. \s and \S are rewritten to the
-// property White_Space, which is what Oniguruma means by them (PCRE2 adds U+180E); constructs that the two libraries read
-// differently (\w, \b, \h, ^, $, nested classes …) are refused instead of being guessed.
+// property White_Space, which is what Oniguruma means by them (PCRE2 adds U+180E); constructs that the two libraries
+// read differently (\w, \b, \h, ^, $, nested classes …) are refused instead of being guessed.
 
 #include <functional>
 #include <memory>

@@ -13,7 +13,8 @@ namespace kvq {
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model) {
   std::error_code ignored;  // is_gguf says why a path cannot be read
-  if (std::filesystem::is_directory(model, ignored)) return std::make_unique<BpeTokenizer>(tokenizer_spec_from_hf_folder(model));
+  if (std::filesystem::is_directory(model, ignored))
+    return std::make_unique<BpeTokenizer>(tokenizer_spec_from_hf_folder(model));
   if (!is_gguf(model)) {
     fail(ErrorKind::Input, fmt::format("{}: is neither a GGUF file nor a Hugging Face folder", model.string()));
   }

@@ -1,4 +1,5 @@
-// The tokenizer.ggml.* fields of a GGUF file (gguf.md of the ggml project; meaning of names as in llama.cpp's llama-vocab).
+// The tokenizer.ggml.* fields of a GGUF file (gguf.md of the ggml project; meaning of names as in llama.cpp's
+// llama-vocab).
 
 #include <algorithm>
 #include <cmath>
@@ -33,8 +34,9 @@ const std::map<std::string, PreTokenizer>& pre_tokenizers() {
     const PreTokenizer llama3{{{kLlama3Pattern}}, false, true, true};
     // A GGUF cannot say that Qwen2 composes its text; the name implies it.
     const PreTokenizer qwen2{{{kQwen2Pattern}}, true};
-    return std::map<std::string, PreTokenizer>{{"gpt-2", gpt2},     {"gpt2", gpt2},        {"smollm", smollm}, {"llama-bpe", llama3},
-                                               {"llama3", llama3}, {"llama-v3", llama3}, {"qwen2", qwen2}};
+    return std::map<std::string, PreTokenizer>{{"gpt-2", gpt2},       {"gpt2", gpt2},     {"smollm", smollm},
+                                               {"llama-bpe", llama3}, {"llama3", llama3}, {"llama-v3", llama3},
+                                               {"qwen2", qwen2}};
   }();
   return known;
 }
@@ -46,9 +48,10 @@ class Reader {
   TokenizerSpec read() {
     const std::string model = file_.require_string("tokenizer.ggml.model");
     if (model != "gpt2" && model != "llama") {
-      damaged(fmt::format("tokenizer.ggml.model {} is not supported; supported are 'gpt2' (byte-level BPE) and 'llama' "
-                          "(SentencePiece BPE)",
-                          printable(model)));
+      damaged(
+          fmt::format("tokenizer.ggml.model {} is not supported; supported are 'gpt2' (byte-level BPE) and 'llama' "
+                      "(SentencePiece BPE)",
+                      printable(model)));
     }
     read_tokens();
     ids_ = index_tokens(spec_, where_);
@@ -60,7 +63,9 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void damaged(const std::string& reason) const { fail(ErrorKind::Format, fmt::format("{}: {}", where_, reason)); }
+  [[noreturn]] void damaged(const std::string& reason) const {
+    fail(ErrorKind::Format, fmt::format("{}: {}", where_, reason));
+  }
 
   void require_length(const char* key, std::size_t length) const {
     if (length != spec_.tokens.size()) {
@@ -155,7 +160,8 @@ class Reader {
 
   /// Id of a piece that can stand in a word: a normal token, or any single character.
   std::int32_t symbol(const std::string& text) {
-    if (const auto entry = ids_.find(text); entry != ids_.end() && types_[static_cast<std::size_t>(entry->second)] == kNormal) {
+    if (const auto entry = ids_.find(text);
+        entry != ids_.end() && types_[static_cast<std::size_t>(entry->second)] == kNormal) {
       return entry->second;
     }
     std::size_t end = 0;
@@ -171,8 +177,10 @@ class Reader {
     for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
       const bool special = types_[id] == kControl || types_[id] == kUnknown;
       if (!special && types_[id] != kUserDefined) continue;
-      if (spec_.symbols == TokenizerSpec::Symbols::Characters && spec_.tokens[id].find(kBlankMark) != std::string::npos) {
-        damaged(fmt::format("token {} {} is user-defined and holds a blank, which is not supported", id, printable(spec_.tokens[id])));
+      if (spec_.symbols == TokenizerSpec::Symbols::Characters &&
+          spec_.tokens[id].find(kBlankMark) != std::string::npos) {
+        damaged(fmt::format("token {} {} is user-defined and holds a blank, which is not supported", id,
+                            printable(spec_.tokens[id])));
       }
       AddedToken token;
       token.id = static_cast<std::int32_t>(id);

@@ -29,8 +29,9 @@ class Reader {
     if (!fs::exists(folder / "tokenizer.json")) {
       const bool sentencepiece = fs::exists(folder / "tokenizer.model");
       fail(ErrorKind::Input,
-           fmt::format("{}: has no tokenizer.json{}", folder.string(),
-                       sentencepiece ? " (tokenizer.model alone is not read; transformers' save_pretrained writes both)" : ""));
+           fmt::format(
+               "{}: has no tokenizer.json{}", folder.string(),
+               sentencepiece ? " (tokenizer.model alone is not read; transformers' save_pretrained writes both)" : ""));
     }
   }
 
@@ -76,7 +77,8 @@ class Reader {
   }
 
   const json& require_bpe(const json& file) const {
-    if (!file.is_object() || !file.contains("model") || !file["model"].is_object()) damaged(where_, "has no object \"model\"");
+    if (!file.is_object() || !file.contains("model") || !file["model"].is_object())
+      damaged(where_, "has no object \"model\"");
     const json& model = file["model"];
     const std::string type = model.value("type", model.contains("merges") ? "BPE" : "missing");
     if (type != "BPE") damaged(where_, fmt::format("model type {} is not supported; BPE is", printable(type)));
@@ -112,7 +114,8 @@ class Reader {
   void put_token(const json& id_field, const std::string& text, const std::string& where) {
     const auto id = id_field.is_number_integer() ? id_field.get<std::int64_t>() : -1;
     if (id < 0 || id >= kMostTokens) {
-      damaged(where, fmt::format("token {} has the id {}; 0 to {} are allowed", printable(text), id_field.dump(), kMostTokens - 1));
+      damaged(where, fmt::format("token {} has the id {}; 0 to {} are allowed", printable(text), id_field.dump(),
+                                 kMostTokens - 1));
     }
     const auto index = static_cast<std::size_t>(id);
     if (index >= spec_.tokens.size()) {
@@ -180,8 +183,10 @@ class Reader {
 
   void read_config(const json& config) {
     const std::string where = (folder_ / "tokenizer_config.json").string();
-    const bool prefix = spec_.prepend_mark || (spec_.metaspace && spec_.metaspace->prepend != Metaspace::Prepend::Never);
-    if (config.contains("add_prefix_space") && config["add_prefix_space"].is_boolean() && config["add_prefix_space"] != prefix) {
+    const bool prefix =
+        spec_.prepend_mark || (spec_.metaspace && spec_.metaspace->prepend != Metaspace::Prepend::Never);
+    if (config.contains("add_prefix_space") && config["add_prefix_space"].is_boolean() &&
+        config["add_prefix_space"] != prefix) {
       damaged(where, fmt::format("add_prefix_space is {}; tokenizer.json says {}, and only that is supported",
                                  config["add_prefix_space"].dump(), prefix));
     }
@@ -196,9 +201,10 @@ class Reader {
     if (!spec_.bos_id) spec_.bos_id = template_bos;
     if (spec_.adds_bos && !spec_.bos_id) damaged(where, "add_bos_token is true, but there is no bos_token");
     for (const auto& id : {spec_.bos_id, spec_.eos_id}) {
-      if (id && (*id < 0 || static_cast<std::size_t>(*id) >= spec_.tokens.size() || !spec_.used[static_cast<std::size_t>(*id)])) {
-        damaged(folder_.string(), fmt::format("BOS or EOS has the id {}, which is not in the vocabulary of {} tokens", *id,
-                                              spec_.tokens.size()));
+      if (id && (*id < 0 || static_cast<std::size_t>(*id) >= spec_.tokens.size() ||
+                 !spec_.used[static_cast<std::size_t>(*id)])) {
+        damaged(folder_.string(), fmt::format("BOS or EOS has the id {}, which is not in the vocabulary of {} tokens",
+                                              *id, spec_.tokens.size()));
       }
     }
     read_chat_template(config);

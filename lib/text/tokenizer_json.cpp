@@ -36,7 +36,8 @@ std::vector<json> flattened(const json& component, const std::string& where, con
 
 /// True for {"pattern": {"String": from}, "content": to}.
 bool replaces(const json& component, std::string_view from, std::string_view to) {
-  return component.at("pattern").contains("String") && component["pattern"]["String"] == from && component.at("content") == to;
+  return component.at("pattern").contains("String") && component["pattern"]["String"] == from &&
+         component.at("content") == to;
 }
 
 SplitStage read_split(const json& component, const std::string& where) {
@@ -50,8 +51,14 @@ SplitStage read_split(const json& component, const std::string& where) {
   if (behavior == "Removed") {
     stage.keep = invert ? SplitStage::Keep::Matches : SplitStage::Keep::Gaps;
   } else if (behavior != "Isolated") {
-    refuse(where, "pre_tokenizer Split",
-           fmt::format("with behavior {} is not supported; supported are 'Isolated' and 'Removed'", printable(behavior)));
+    refuse(
+        where, "pre_tokenizer Split",
+        fmt::format("with behavior {} is not supported; supported are 'Isolated' and 'Removed'", printable(behavior)));
+  }
+  try {
+    const SplitPattern compiled(stage);
+  } catch (const Error& error) {  // its message does not know the file
+    fail(error.kind(), fmt::format("{}: {}", where, error.what()));
   }
   return stage;
 }
@@ -88,7 +95,8 @@ void read_normalizer(const json& component, const std::string& where, TokenizerS
       spec.replace_blanks = true;
     } else {
       refuse(where, "normalizer",
-             fmt::format("{} is not supported; supported are NFC, Prepend U+2581 and Replace \" \" by U+2581", printable(type)));
+             fmt::format("{} is not supported; supported are NFC, Prepend U+2581 and Replace \" \" by U+2581",
+                         printable(type)));
     }
   }
 }
@@ -99,7 +107,8 @@ void read_pre_tokenizer(const json& component, const std::string& where, Tokeniz
     const std::string type = type_of(step, where, "pre_tokenizer");
     if (byte_level) refuse(where, "pre_tokenizer", fmt::format("{} after ByteLevel is not supported", printable(type)));
     if (type == "ByteLevel") {
-      if (step.value("add_prefix_space", true)) refuse(where, "pre_tokenizer ByteLevel", "with add_prefix_space is not supported");
+      if (step.value("add_prefix_space", true))
+        refuse(where, "pre_tokenizer ByteLevel", "with add_prefix_space is not supported");
       if (step.value("use_regex", true)) spec.splits.push_back({kGpt2Pattern});
       byte_level = true;
     } else if (type == "Digits") {
@@ -110,7 +119,8 @@ void read_pre_tokenizer(const json& component, const std::string& where, Tokeniz
       spec.metaspace = read_metaspace(step, where);
     } else {
       refuse(where, "pre_tokenizer",
-             fmt::format("{} is not supported; supported are ByteLevel, Digits, Split, Metaspace and Sequence", printable(type)));
+             fmt::format("{} is not supported; supported are ByteLevel, Digits, Split, Metaspace and Sequence",
+                         printable(type)));
     }
   }
   const bool marks = spec.metaspace || spec.replace_blanks;
@@ -119,7 +129,8 @@ void read_pre_tokenizer(const json& component, const std::string& where, Tokeniz
            byte_level ? "ByteLevel together with SentencePiece's blanks (U+2581) is not supported"
                       : "without ByteLevel or SentencePiece's blanks (U+2581) is not supported");
   }
-  if (marks && !spec.splits.empty()) refuse(where, "pre_tokenizer", "with Split or Digits and SentencePiece's blanks is not supported");
+  if (marks && !spec.splits.empty())
+    refuse(where, "pre_tokenizer", "with Split or Digits and SentencePiece's blanks is not supported");
   spec.symbols = byte_level ? TokenizerSpec::Symbols::Bytes : TokenizerSpec::Symbols::Characters;
 }
 
@@ -146,7 +157,8 @@ void read_post_processor(const json& component, const std::string& where, Tokeni
     const std::string type = type_of(step, where, "post_processor");
     if (type == "ByteLevel") continue;  // concerns offsets only
     if (type != "TemplateProcessing") {
-      refuse(where, "post_processor", fmt::format("{} is not supported; supported are TemplateProcessing and ByteLevel", printable(type)));
+      refuse(where, "post_processor",
+             fmt::format("{} is not supported; supported are TemplateProcessing and ByteLevel", printable(type)));
     }
     for (const json& piece : step.at("single")) {
       if (!piece.contains("SpecialToken")) break;  // the text itself

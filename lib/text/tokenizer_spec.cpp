@@ -63,7 +63,8 @@ std::unordered_map<std::string, std::int32_t> index_tokens(const TokenizerSpec& 
     }
     const auto [entry, fresh] = ids.emplace(token, static_cast<std::int32_t>(id));
     if (!fresh) {
-      fail(ErrorKind::Format, fmt::format("{}: tokens {} and {} have the same text '{}'", where, entry->second, id, token));
+      fail(ErrorKind::Format,
+           fmt::format("{}: tokens {} and {} have the same text '{}'", where, entry->second, id, token));
     }
   }
   return ids;
@@ -85,18 +86,21 @@ void add_merges(TokenizerSpec& spec, const std::vector<std::pair<std::string, st
     const auto id_of = [&](const std::string& text) {
       const auto entry = ids.find(text);
       if (entry == ids.end()) {
-        fail(ErrorKind::Format, fmt::format("{}: merge {} ('{}' + '{}') needs the token '{}', which the vocabulary lacks", where,
-                                            spec.merges.size(), left, right, text));
+        fail(ErrorKind::Format,
+             fmt::format("{}: merge {} ('{}' + '{}') needs the token '{}', which the vocabulary lacks", where,
+                         spec.merges.size(), left, right, text));
       }
       return entry->second;
     };
-    spec.merges.push_back({id_of(left), id_of(right), id_of(left + right), static_cast<std::int32_t>(spec.merges.size())});
+    spec.merges.push_back(
+        {id_of(left), id_of(right), id_of(left + right), static_cast<std::int32_t>(spec.merges.size())});
   }
 }
 
 std::pair<std::string, std::string> split_merge(const std::string& line, const std::string& where) {
   const std::size_t blank = line.find(' ');
-  if (blank == std::string::npos || blank == 0 || blank + 1 == line.size() || line.find(' ', blank + 1) != std::string::npos) {
+  if (blank == std::string::npos || blank == 0 || blank + 1 == line.size() ||
+      line.find(' ', blank + 1) != std::string::npos) {
     fail(ErrorKind::Format, fmt::format("{}: merge '{}' is not two parts with one blank between them", where, line));
   }
   return {line.substr(0, blank), line.substr(blank + 1)};

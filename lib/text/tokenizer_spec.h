@@ -43,16 +43,17 @@ struct TokenizerSpec {
 
   // Text to words.
   bool nfc = false;
-  bool prepend_mark = false;   ///< normalizer: kBlankMark before every stretch of text
+  bool prepend_mark = false;    ///< normalizer: kBlankMark before every stretch of text
   bool replace_blanks = false;  ///< normalizer: ' ' becomes kBlankMark
   std::optional<Metaspace> metaspace;
   std::vector<SplitStage> splits;
 
   // Words to ids.
   bool ignore_merges = false;  ///< a word that is a token as it stands is not merged
-  std::array<std::int32_t, 256> byte_ids{};  ///< token of each byte, −1 for none (Characters: all −1 without byte fallback)
-  std::optional<std::int32_t> unknown_id;    ///< for what has no token; without one that is left out, as in Hugging Face
-  bool fuse_unknown = false;                 ///< neighbouring unknowns make one
+  std::array<std::int32_t, 256>
+      byte_ids{};  ///< token of each byte, −1 for none (Characters: all −1 without byte fallback)
+  std::optional<std::int32_t> unknown_id;  ///< for what has no token; without one that is left out, as in Hugging Face
+  bool fuse_unknown = false;               ///< neighbouring unknowns make one
 
   bool strip_first_blank = false;  ///< decoding drops the blank that encoding put in front
 

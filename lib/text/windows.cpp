@@ -23,16 +23,17 @@ class Grid {
     if (total() == 0) {
       std::size_t longest = 0;
       for (const TokenStream& stream : streams) longest = std::max(longest, stream.ids.size());
-      fail(ErrorKind::Input,
-           fmt::format("the {} {} tokens; one window of --seqlen {} needs {}{}", streams.size() == 1 ? "text has" : "longest text has",
-                       longest, seqlen, step_, prepend_bos ? " and a begin-of-sequence token" : ""));
+      fail(ErrorKind::Input, fmt::format("the {} {} tokens; one window of --seqlen {} needs {}{}",
+                                         streams.size() == 1 ? "text has" : "longest text has", longest, seqlen, step_,
+                                         prepend_bos ? " and a begin-of-sequence token" : ""));
     }
   }
 
   std::int64_t total() const { return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}); }
   const std::vector<std::int64_t>& counts() const { return counts_; }
 
-  /// `wanted` ≤ total() windows, shared among the streams as evenly as their lengths allow; earlier streams get the rest.
+  /// `wanted` ≤ total() windows, shared among the streams as evenly as their lengths allow; earlier streams get the
+  /// rest.
   std::vector<std::int64_t> shares(std::int64_t wanted) const {
     std::vector<std::int64_t> share(counts_.size(), 0);
     while (wanted > 0) {
@@ -74,9 +75,11 @@ class Grid {
 
 std::vector<Window> sequential_windows(const std::vector<TokenStream>& streams, std::int64_t seqlen, bool prepend_bos,
                                        std::int32_t bos_id, std::int64_t max_windows) {
-  if (max_windows < 0) fail(ErrorKind::Usage, fmt::format("--max-windows {}: 0 (all) or a positive number is needed", max_windows));
+  if (max_windows < 0)
+    fail(ErrorKind::Usage, fmt::format("--max-windows {}: 0 (all) or a positive number is needed", max_windows));
   const Grid grid(streams, seqlen, prepend_bos, bos_id);
-  const std::vector<std::int64_t> shares = grid.shares(max_windows == 0 ? grid.total() : std::min(max_windows, grid.total()));
+  const std::vector<std::int64_t> shares =
+      grid.shares(max_windows == 0 ? grid.total() : std::min(max_windows, grid.total()));
   std::vector<Window> windows;
   for (std::size_t stream = 0; stream < shares.size(); ++stream) {
     for (std::int64_t index = 0; index < shares[stream]; ++index) windows.push_back(grid.window(stream, index));
@@ -89,8 +92,10 @@ std::vector<Window> sampled_windows(const std::vector<TokenStream>& streams, std
   if (samples < 1) fail(ErrorKind::Usage, fmt::format("--samples {}: at least 1 is needed", samples));
   const Grid grid(streams, seqlen, prepend_bos, bos_id);
   if (samples > grid.total()) {
-    fail(ErrorKind::Input, fmt::format("--samples {}: the text holds {} windows of --seqlen {}; give more text, or fewer or shorter samples",
-                                       samples, grid.total(), seqlen));
+    fail(ErrorKind::Input,
+         fmt::format(
+             "--samples {}: the text holds {} windows of --seqlen {}; give more text, or fewer or shorter samples",
+             samples, grid.total(), seqlen));
   }
   const std::vector<std::int64_t> shares = grid.shares(samples);
   std::vector<Window> windows;

@@ -90,7 +90,7 @@ TEST_CASE("A megabyte of one character merges in far less than quadratic time") 
   CHECK(word.front() == 5);
   CHECK(word[word.size() - 2] == 1);
   CHECK(word.back() == 0);
-  CHECK(seconds < 20);  // 0.2 s as built for release; quadratic would be hours
+  CHECK(seconds < 60);  // under a second in a release build; quadratic time would be hours
 }
 
 TEST_CASE("Blanks are Unicode's White_Space, in patterns as for Hugging Face") {
@@ -112,7 +112,8 @@ TEST_CASE("A stage keeps everything, the matches, or what lies between") {
 }
 
 TEST_CASE("Patterns that PCRE2 and Oniguruma read differently are refused") {
-  for (const std::string pattern : {R"(\w+)", R"(\bx)", R"(\h)", R"([\S])", "^a", "a$", "[a[b]]", "[a&&b]", R"(\X)", R"(\R)", "[]a]", "a\\"}) {
+  for (const std::string pattern :
+       {R"(\w+)", R"(\bx)", R"(\h)", R"([\S])", "^a", "a$", "[a[b]]", "[a&&b]", R"(\X)", R"(\R)", "[]a]", "a\\"}) {
     CHECK_THAT(pattern_error(pattern), ContainsSubstring("is not supported"));
   }
   CHECK_THAT(pattern_error("(a"), ContainsSubstring("parenthes"));

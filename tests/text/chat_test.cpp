@@ -1,4 +1,5 @@
-// Chat markup against transformers' apply_chat_template (tests/golden/chat.json, made by scripts/reference/make_chat.py).
+// Chat markup against transformers' apply_chat_template (tests/golden/chat.json, made by
+// scripts/reference/make_chat.py).
 
 #include <algorithm>
 #include <fstream>
@@ -25,7 +26,9 @@ class EdgeTokenizer final : public Tokenizer {
     eos_id = 1;
   }
   std::vector<std::int32_t> encode(std::string_view, bool) const override { return {}; }
-  std::string decode(const std::vector<std::int32_t>& ids) const override { return texts_.at(static_cast<std::size_t>(ids.at(0))); }
+  std::string decode(const std::vector<std::int32_t>& ids) const override {
+    return texts_.at(static_cast<std::size_t>(ids.at(0)));
+  }
   int vocab_size() const override { return 2; }
 
  private:
@@ -36,7 +39,8 @@ nlohmann::json golden() { return nlohmann::json::parse(std::ifstream(KVQ_SOURCE_
 
 std::vector<ChatMessage> messages_of(const nlohmann::json& list) {
   std::vector<ChatMessage> messages;
-  for (const auto& entry : list) messages.push_back({entry["role"].get<std::string>(), entry["content"].get<std::string>()});
+  for (const auto& entry : list)
+    messages.push_back({entry["role"].get<std::string>(), entry["content"].get<std::string>()});
   return messages;
 }
 
@@ -86,7 +90,8 @@ TEST_CASE("The real model's template is the one of the golden cases", "[model]")
   for (const auto& entry : fixture["cases"]) {
     if (entry["family"] != "smollm2") continue;
     CHECK(tokenizer->chat_template == entry["template"].get<std::string>());
-    CHECK(render_chat(*tokenizer, messages_of(entry["messages"]), entry["generate"].get<bool>()) == entry["text"].get<std::string>());
+    CHECK(render_chat(*tokenizer, messages_of(entry["messages"]), entry["generate"].get<bool>()) ==
+          entry["text"].get<std::string>());
     ++checked;
   }
   CHECK(checked == 16);
@@ -97,14 +102,17 @@ TEST_CASE("The real model's template is the one of the golden cases", "[model]")
 }
 
 TEST_CASE("Chat templates that cannot be followed are refused with the reason") {
-  const std::string chatml = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}";
+  const std::string chatml =
+      "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}";
   CHECK(refusal(chatml, {{"user", "Hi"}}) == "accepted");
   CHECK_THAT(refusal("", {{"user", "Hi"}}), ContainsSubstring("the model has none"));
   CHECK_THAT(refusal("{{ messages }}", {{"user", "Hi"}}), ContainsSubstring("no supported family"));
   CHECK_THAT(refusal(chatml, {}), ContainsSubstring("no message"));
   CHECK_THAT(refusal(chatml, {{"tool", "Hi"}}), ContainsSubstring("role 'tool'"));
   CHECK_THAT(refusal(chatml + "<think>", {{"user", "Hi"}}), ContainsSubstring("<think>"));
-  CHECK_THAT(refusal("<|im_start|>{{ message['content'] }}<|im_end|>", {{"user", "Hi"}}), ContainsSubstring("line break"));
+  CHECK_THAT(refusal("<|im_start|>{{ message['content'] }}<|im_end|>", {{"user", "Hi"}}),
+             ContainsSubstring("line break"));
   CHECK_THAT(refusal("[SYSTEM_PROMPT] [INST]", {{"user", "Hi"}}), ContainsSubstring("[SYSTEM_PROMPT]"));
-  CHECK_THAT(refusal("<<SYS>> {% set system_message = 'You are' %}", {{"user", "Hi"}}), ContainsSubstring("default system message"));
+  CHECK_THAT(refusal("<<SYS>> {% set system_message = 'You are' %}", {{"user", "Hi"}}),
+             ContainsSubstring("default system message"));
 }

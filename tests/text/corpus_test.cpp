@@ -86,7 +86,11 @@ TEST_CASE("A text argument is a path, or a domain and a path") {
 TEST_CASE("Text is taken as it is, but for a BOM") {
   CHECK(read("plain\r\ntext\n").text == "plain\r\ntext\n");
   CHECK(read("\xEF\xBB\xBFmarked").text == "marked");
-  CHECK(read("a\xEF\xBB\xBF" "b").text == "a\xEF\xBB\xBF" "b");
+  CHECK(read("a\xEF\xBB\xBF"
+             "b")
+            .text ==
+        "a\xEF\xBB\xBF"
+        "b");
   CHECK(read("\xF4\x8F\xBF\xBF \xED\x9F\xBF \xEE\x80\x80 \xC2\x80").text.size() == 15);
   // sha256sum of the five bytes "hello", BOM not among them
   CHECK(read("hello").sha256 == "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
@@ -97,23 +101,31 @@ TEST_CASE("Bad text is refused with the place of the damage") {
   CHECK_THAT(refusal(""), ContainsSubstring("holds no text"));
   CHECK_THAT(refusal("\xEF\xBB\xBF"), ContainsSubstring("holds no text"));
   CHECK_THAT(refusal(std::string("ab\0c", 4)), ContainsSubstring("NUL byte at offset 2"));
-  CHECK_THAT(refusal("\xEF\xBB\xBF" "ab\xFF"), ContainsSubstring("byte 0xff at offset 5"));
+  CHECK_THAT(refusal("\xEF\xBB\xBF"
+                     "ab\xFF"),
+             ContainsSubstring("byte 0xff at offset 5"));
   CHECK_THAT(refusal(std::string(100, 'a') + "\x80"), ContainsSubstring("byte 0x80 at offset 100"));
-  CHECK_THAT(refusal("a\xC0\xAF"), ContainsSubstring("offset 1"));                  // overlong
-  CHECK_THAT(refusal("ab\xE0\x9F\xBF"), ContainsSubstring("offset 2"));             // overlong
-  CHECK_THAT(refusal("ab\xF0\x8F\xBF\xBF"), ContainsSubstring("offset 2"));         // overlong
-  CHECK_THAT(refusal("abc\xED\xA0\x80"), ContainsSubstring("offset 3"));            // surrogate
-  CHECK_THAT(refusal("\xF4\x90\x80\x80"), ContainsSubstring("offset 0"));           // above U+10FFFF
+  CHECK_THAT(refusal("a\xC0\xAF"), ContainsSubstring("offset 1"));           // overlong
+  CHECK_THAT(refusal("ab\xE0\x9F\xBF"), ContainsSubstring("offset 2"));      // overlong
+  CHECK_THAT(refusal("ab\xF0\x8F\xBF\xBF"), ContainsSubstring("offset 2"));  // overlong
+  CHECK_THAT(refusal("abc\xED\xA0\x80"), ContainsSubstring("offset 3"));     // surrogate
+  CHECK_THAT(refusal("\xF4\x90\x80\x80"), ContainsSubstring("offset 0"));    // above U+10FFFF
   CHECK_THAT(refusal("cut \xE6\xB5"), ContainsSubstring("offset 4"));
   CHECK_THAT(refusal("\xFF\xFEh\0i\0"), ContainsSubstring("UTF-16"));
   const TempDir folder;
-  CHECK_THAT(error_of(ErrorKind::Input, [&] { read_text({"a", folder / "missing.txt"}); }), ContainsSubstring("missing.txt"));
+  CHECK_THAT(error_of(ErrorKind::Input,
+                      [&] {
+                        read_text({"a", folder / "missing.txt"});
+                      }),
+             ContainsSubstring("missing.txt"));
   CHECK_THAT(error_of(ErrorKind::Input, [&] { read_text({"a", folder.path()}); }), ContainsSubstring("folder"));
 }
 
 TEST_CASE("JSONL becomes documents with a blank line between them") {
-  const TextFile file = read("{\"text\":\"one\\n\"}\r\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"two\"},"
-                             "{\"role\":\"assistant\",\"content\":\"three\"}],\"id\":7}\n{\"text\":\"\\u00e9\"}", "a.jsonl");
+  const TextFile file = read(
+      "{\"text\":\"one\\n\"}\r\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"two\"},"
+      "{\"role\":\"assistant\",\"content\":\"three\"}],\"id\":7}\n{\"text\":\"\\u00e9\"}",
+      "a.jsonl");
   CHECK(file.text == "one\n\n\ntwo\n\nthree\n\né");
   REQUIRE(file.documents.size() == 3);
   CHECK(file.documents[1].messages[1].content == "three");
@@ -170,23 +182,32 @@ TEST_CASE("A window's BOS takes the place of one text token") {
   CHECK(windows[1].ids == std::vector<std::int32_t>{77, 7, 8, 9, 10, 11, 12, 13});
   CHECK(windows[1].first_token == 7);
   CHECK(sequential_windows({stream(7)}, 8, true, 77, 0).size() == 1);
-  CHECK_THAT(error_of(ErrorKind::Input, [] { sequential_windows({stream(6)}, 8, true, 77, 0); }), ContainsSubstring("6 tokens"));
-  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(60)}, 8, true, -1, 0); }), ContainsSubstring("--bos"));
+  CHECK_THAT(error_of(ErrorKind::Input, [] { sequential_windows({stream(6)}, 8, true, 77, 0); }),
+             ContainsSubstring("6 tokens"));
+  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(60)}, 8, true, -1, 0); }),
+             ContainsSubstring("--bos"));
 }
 
 TEST_CASE("Text shorter than one window is refused with both numbers") {
   for (const std::int64_t length : {0, 1, 7}) {
     const auto message = error_of(ErrorKind::Input, [&] { sequential_windows({stream(length)}, 8, false, -1, 0); });
-    CHECK_THAT(message, ContainsSubstring("the text has " + std::to_string(length) + " tokens; one window of --seqlen 8 needs 8"));
+    CHECK_THAT(message, ContainsSubstring("the text has " + std::to_string(length) +
+                                          " tokens; one window of --seqlen 8 needs 8"));
   }
-  CHECK_THAT(error_of(ErrorKind::Input, [] { sequential_windows({stream(3), stream(5)}, 8, false, -1, 0); }),
+  CHECK_THAT(error_of(ErrorKind::Input,
+                      [] {
+                        sequential_windows({stream(3), stream(5)}, 8, false, -1, 0);
+                      }),
              ContainsSubstring("longest text has 5 tokens"));
   Rng rng(1);
   CHECK_THAT(error_of(ErrorKind::Input, [&] { sampled_windows({stream(23)}, 8, false, -1, 3, rng); }),
              ContainsSubstring("--samples 3: the text holds 2 windows"));
-  CHECK_THAT(error_of(ErrorKind::Usage, [&] { sampled_windows({stream(23)}, 8, false, -1, 0, rng); }), ContainsSubstring("--samples 0"));
-  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(23)}, 1, false, -1, 0); }), ContainsSubstring("--seqlen 1"));
-  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(23)}, 8, false, -1, -1); }), ContainsSubstring("--max-windows -1"));
+  CHECK_THAT(error_of(ErrorKind::Usage, [&] { sampled_windows({stream(23)}, 8, false, -1, 0, rng); }),
+             ContainsSubstring("--samples 0"));
+  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(23)}, 1, false, -1, 0); }),
+             ContainsSubstring("--seqlen 1"));
+  CHECK_THAT(error_of(ErrorKind::Usage, [] { sequential_windows({stream(23)}, 8, false, -1, -1); }),
+             ContainsSubstring("--max-windows -1"));
 }
 
 TEST_CASE("Samples are different windows, spread over the streams, the same for the same seed") {
@@ -205,7 +226,9 @@ TEST_CASE("Samples are different windows, spread over the streams, the same for 
   }
   CHECK(count == std::vector<int>{9, 3, 9});
   CHECK(starts.size() == 21);
-  const auto same = [](const Window& a, const Window& b) { return a.stream == b.stream && a.first_token == b.first_token; };
+  const auto same = [](const Window& a, const Window& b) {
+    return a.stream == b.stream && a.first_token == b.first_token;
+  };
   const auto repeated = sampled_windows(streams, 8, false, -1, 21, again);
   CHECK(std::equal(windows.begin(), windows.end(), repeated.begin(), same));
   const auto different = sampled_windows(streams, 8, false, -1, 21, other);
@@ -217,7 +240,8 @@ TEST_CASE("Samples are different windows, spread over the streams, the same for 
   // Every window of the grid is drawn about equally often.
   std::vector<int> drawn(10);
   for (int run = 0; run < 2000; ++run) {
-    for (const Window& window : sampled_windows({stream(80)}, 8, false, -1, 3, rng)) ++drawn[static_cast<std::size_t>(window.first_token / 8)];
+    for (const Window& window : sampled_windows({stream(80)}, 8, false, -1, 3, rng))
+      ++drawn[static_cast<std::size_t>(window.first_token / 8)];
   }
   for (const int times : drawn) CHECK(std::abs(times - 600) < 110);  // five standard deviations (20.5)
 }

@@ -1,5 +1,6 @@
-// Ids against those of Hugging Face's tokenizers (and sentencepiece): the fixtures of scripts/reference/make_tokenizers.py
-// for every kind, and token_ids.json of the shared data for SmolLM2's own tokenizer on real texts.
+// Ids against those of Hugging Face's tokenizers (and sentencepiece): the fixtures of
+// scripts/reference/make_tokenizers.py for every kind, and token_ids.json of the shared data for SmolLM2's own
+// tokenizer on real texts.
 
 #include <bit>
 #include <fstream>
@@ -85,7 +86,8 @@ TEST_CASE("Settings beyond the usual ones give Hugging Face's ids, too") {
   for (const auto& variant : variants) {
     CAPTURE(variant["name"]);
     nlohmann::json document = read_json(kFixtures / (variant["base"].get<std::string>() + ".tokenizer.json"));
-    for (const auto& [pointer, value] : variant["replace"].items()) document[nlohmann::json::json_pointer(pointer)] = value;
+    for (const auto& [pointer, value] : variant["replace"].items())
+      document[nlohmann::json::json_pointer(pointer)] = value;
     const TempDir folder;
     write_bytes(folder / "tokenizer.json", document.dump());
     const auto tokenizer = load_tokenizer(folder.path());
@@ -101,7 +103,8 @@ TEST_CASE("Decoding gives the text back") {
     CAPTURE(kind);
     const nlohmann::json fixture = read_json(kFixtures / (kind + ".json"));
     const bool sentencepiece = kind == "sentencepiece";
-    for (const auto& tokenizer : {load_tokenizer(kFixtures / (kind + ".gguf")), load_hf(kFixtures / (kind + ".tokenizer.json"))}) {
+    for (const auto& tokenizer :
+         {load_tokenizer(kFixtures / (kind + ".gguf")), load_hf(kFixtures / (kind + ".tokenizer.json"))}) {
       int checked = 0;
       for (const auto& entry : fixture["cases"]) {
         const auto text = entry["text"].get<std::string>();
@@ -118,6 +121,19 @@ TEST_CASE("Decoding gives the text back") {
         ++checked;
       }
       CHECK(checked > 200);
+    }
+  }
+}
+
+TEST_CASE("A megabyte without a break is encoded and decoded") {
+  for (const std::string kind : {"smollm", "llama3", "sentencepiece"}) {
+    const auto tokenizer = load_tokenizer(kFixtures / (kind + ".gguf"));
+    for (const std::string unit : {"a", " ", "\n", "海", "<"}) {
+      CAPTURE(kind, unit);
+      std::string text;
+      while (text.size() < 1'000'000) text += unit;
+      text += 'x';
+      CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
     }
   }
 }
