@@ -20,10 +20,10 @@ struct CalibrationHeader {
   KvShape shape;
   RopeParams rope;
   std::int64_t sequences = 0, seqlen = 0;
-  std::string bos;                     ///< resolved: "never" or "window"
-  std::vector<std::int32_t> tokens;    ///< `[sequences, seqlen]`
-  std::vector<std::string> domains;    ///< `[sequences]`
-  std::vector<double> loss;            ///< `[sequences]` mean next-token loss, nats
+  std::string bos;                   ///< resolved: "never" or "window"
+  std::vector<std::int32_t> tokens;  ///< `[sequences, seqlen]`
+  std::vector<std::string> domains;  ///< `[sequences]`
+  std::vector<double> loss;          ///< `[sequences]` mean next-token loss, nats
   std::int64_t total_tokens() const { return sequences * seqlen; }
 };
 
@@ -35,8 +35,8 @@ struct ScaledHalf {
 
 struct CalibrationLayer {
   ScaledHalf key, value, key_grad, value_grad;  ///< `[sequences * seqlen, kv_heads, head_dim]`
-  std::vector<double> query_moment;             ///< `[kv_heads, head_dim, head_dim]` sum over queries of q qᵀ (pre-RoPE)
-  std::vector<float> attention_mass;            ///< `[sequences * seqlen]` attention that a token receives, summed
+  std::vector<double> query_moment;   ///< `[kv_heads, head_dim, head_dim]` sum over queries of q qᵀ (pre-RoPE)
+  std::vector<float> attention_mass;  ///< `[sequences * seqlen]` attention that a token receives, summed
 };
 
 /// Writes in fixed order, one layer at a time; chunks are shuffled and deflated in parallel.

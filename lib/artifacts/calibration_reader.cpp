@@ -78,7 +78,8 @@ CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(
   impl_->mass = {tokens};
   const h5::Group layers = root.open_group("layers");
   if (layers.has(schema::layer_name(shape.layers))) {
-    layers.damaged(schema::layer_name(shape.layers), fmt::format("is there, but attribute 'layers' is {}", shape.layers));
+    layers.damaged(schema::layer_name(shape.layers),
+                   fmt::format("is there, but attribute 'layers' is {}", shape.layers));
   }
   for (int layer = 0; layer < shape.layers; ++layer) {
     const h5::Group group = layers.open_group(schema::layer_name(layer));
@@ -95,7 +96,9 @@ CalibrationReader::~CalibrationReader() = default;
 const CalibrationHeader& CalibrationReader::header() const { return impl_->header; }
 std::string CalibrationReader::sha256() const { return sha256_of_file(impl_->path); }
 
-std::vector<float> CalibrationReader::values(int layer, Side side) const { return impl_->scaled(layer, side_name(side)); }
+std::vector<float> CalibrationReader::values(int layer, Side side) const {
+  return impl_->scaled(layer, side_name(side));
+}
 std::vector<float> CalibrationReader::gradients(int layer, Side side) const {
   return impl_->scaled(layer, std::string(side_name(side)) + "_grad");
 }

@@ -40,7 +40,8 @@ CalibrationWriter::CalibrationWriter(const std::filesystem::path& path, bool for
 CalibrationWriter::~CalibrationWriter() = default;
 
 void CalibrationWriter::write_header(const CalibrationHeader& header) {
-  const auto sequences = static_cast<std::uint64_t>(header.sequences), seqlen = static_cast<std::uint64_t>(header.seqlen);
+  const auto sequences = static_cast<std::uint64_t>(header.sequences),
+             seqlen = static_cast<std::uint64_t>(header.seqlen);
   KVQ_ASSERT(header.sequences > 0 && header.seqlen > 0 && header.tokens.size() == sequences * seqlen);
   KVQ_ASSERT(header.domains.size() == sequences && header.loss.size() == sequences);
   impl_->shape = header.shape;
@@ -63,7 +64,8 @@ void CalibrationWriter::write_layer(int layer, const CalibrationLayer& data) {
   const auto heads = static_cast<std::uint64_t>(shape.kv_heads), dim = static_cast<std::uint64_t>(shape.head_dim);
   const h5::Group group = impl_->layers->create_group(schema::layer_name(layer));
   const auto write = [&](const std::string& name, const ScaledHalf& tensor, bool deflate) {
-    const std::uint64_t rows = std::clamp<std::uint64_t>(kChunkBytes / (heads * dim * sizeof(h5::Half)), 1, impl_->tokens);
+    const std::uint64_t rows =
+        std::clamp<std::uint64_t>(kChunkBytes / (heads * dim * sizeof(h5::Half)), 1, impl_->tokens);
     group.write(name, {impl_->tokens, heads, dim}, halves(tensor.values), {rows, deflate, impl_->threads});
     group.set_on(name, "scale", tensor.scale);
   };

@@ -45,15 +45,17 @@ void set_attribute(const Group& group, hid_t object, const std::string& name, hi
                    const void* value) {
   std::string message;
   const Id space(H5Screate(H5S_SCALAR), H5Sclose);
-  const Id attribute(attempt([&] { return H5Acreate2(object, name.c_str(), file_type, space.get(), H5P_DEFAULT, H5P_DEFAULT); },
-                             message),
-                     H5Aclose);
+  const Id attribute(
+      attempt([&] { return H5Acreate2(object, name.c_str(), file_type, space.get(), H5P_DEFAULT, H5P_DEFAULT); },
+              message),
+      H5Aclose);
   if (attribute.get() < 0 || attempt([&] { return H5Awrite(attribute.get(), memory_type, value); }, message) < 0) {
     fail(ErrorKind::Io, fmt::format("{}: attribute '{}' cannot be written: {}", group.file(), name, message));
   }
 }
 
-Id open_attribute(const Group& group, hid_t object, const std::string& name, H5T_class_t wanted, const char* wanted_name) {
+Id open_attribute(const Group& group, hid_t object, const std::string& name, H5T_class_t wanted,
+                  const char* wanted_name) {
   if (attempt([&] { return H5Aexists(object, name.c_str()); }) <= 0) group.damaged(name, "attribute is missing");
   std::string message;
   Id attribute(attempt([&] { return H5Aopen(object, name.c_str(), H5P_DEFAULT); }, message), H5Aclose);
@@ -61,15 +63,18 @@ Id open_attribute(const Group& group, hid_t object, const std::string& name, H5T
   const Id space(attempt([&] { return H5Aget_space(attribute.get()); }), H5Sclose);
   const Id type(attempt([&] { return H5Aget_type(attribute.get()); }), H5Tclose);
   if (space.get() < 0 || type.get() < 0) group.damaged(name, "attribute cannot be read");
-  if (H5Sget_simple_extent_npoints(space.get()) != 1) group.damaged(name, "attribute is an array, a single value is needed");
-  if (H5Tget_class(type.get()) != wanted) group.damaged(name, fmt::format("attribute has another type, {} is needed", wanted_name));
+  if (H5Sget_simple_extent_npoints(space.get()) != 1)
+    group.damaged(name, "attribute is an array, a single value is needed");
+  if (H5Tget_class(type.get()) != wanted)
+    group.damaged(name, fmt::format("attribute has another type, {} is needed", wanted_name));
   return attribute;
 }
 
 double read_number(const Group& group, hid_t object, const std::string& name) {
   const Id attribute = open_attribute(group, object, name, H5T_FLOAT, "a float");
   double value = 0;
-  if (attempt([&] { return H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value); }) < 0) group.damaged(name, "attribute cannot be read");
+  if (attempt([&] { return H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value); }) < 0)
+    group.damaged(name, "attribute cannot be read");
   if (!std::isfinite(value)) group.damaged(name, fmt::format("attribute is {}, a finite number is needed", value));
   return value;
 }
@@ -80,16 +85,20 @@ Group Group::create_group(const std::string& name) const {
   std::string message;
   const Id creation(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
   H5Pset_obj_track_times(creation.get(), false);
-  Id id(attempt([&] { return H5Gcreate2(id_.get(), name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT); }, message), H5Gclose);
-  if (id.get() < 0) fail(ErrorKind::Io, fmt::format("{}: group '{}' cannot be written: {}", file(), path_of(name), message));
+  Id id(attempt([&] { return H5Gcreate2(id_.get(), name.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT); }, message),
+        H5Gclose);
+  if (id.get() < 0)
+    fail(ErrorKind::Io, fmt::format("{}: group '{}' cannot be written: {}", file(), path_of(name), message));
   return Group(std::move(id), path_of(name), disk_);
 }
 
 void Group::set(const std::string& name, const std::string& text) const {
   if (text.size() > kLongestText) {
-    fail(ErrorKind::Usage, fmt::format("{}: attribute '{}' has {} bytes, at most {} fit", file(), name, text.size(), kLongestText));
+    fail(ErrorKind::Usage,
+         fmt::format("{}: attribute '{}' has {} bytes, at most {} fit", file(), name, text.size(), kLongestText));
   }
-  if (text.find('\0') != std::string::npos) fail(ErrorKind::Usage, fmt::format("{}: attribute '{}' holds a NUL", file(), name));
+  if (text.find('\0') != std::string::npos)
+    fail(ErrorKind::Usage, fmt::format("{}: attribute '{}' holds a NUL", file(), name));
   const Id type = text_type(text.size());
   set_attribute(*this, id_.get(), name, type.get(), type.get(), text.c_str());
 }
@@ -111,7 +120,8 @@ bool Group::has_attribute(const std::string& name) const {
 bool Group::has(const std::string& name) const {
   if (attempt([&] { return H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT); }) <= 0) return false;
   H5L_info_t info{};
-  if (attempt([&] { return H5Lget_info(id_.get(), name.c_str(), &info, H5P_DEFAULT); }) < 0) damaged(name, "cannot be looked up");
+  if (attempt([&] { return H5Lget_info(id_.get(), name.c_str(), &info, H5P_DEFAULT); }) < 0)
+    damaged(name, "cannot be looked up");
   // A link into another file would make the artifact depend on what is around it.
   if (info.type != H5L_TYPE_HARD) damaged(name, "is a soft or external link, which artifacts never hold");
   return true;
@@ -131,14 +141,16 @@ std::string Group::text(const std::string& name) const {
   std::string result;
   if (H5Tis_variable_str(type.get()) > 0) {  // h5py's way
     char* buffer = nullptr;
-    if (attempt([&] { return H5Aread(attribute.get(), type.get(), &buffer); }) < 0) damaged(name, "attribute cannot be read");
+    if (attempt([&] { return H5Aread(attribute.get(), type.get(), &buffer); }) < 0)
+      damaged(name, "attribute cannot be read");
     if (buffer) result = buffer;
     H5free_memory(buffer);
     return result;
   }
   result.resize(H5Tget_size(type.get()));
   if (result.size() > kLongestText + 4096) damaged(name, "attribute is too long");
-  if (attempt([&] { return H5Aread(attribute.get(), type.get(), result.data()); }) < 0) damaged(name, "attribute cannot be read");
+  if (attempt([&] { return H5Aread(attribute.get(), type.get(), result.data()); }) < 0)
+    damaged(name, "attribute cannot be read");
   result.resize(std::strlen(result.c_str()));
   return result;
 }
@@ -146,7 +158,8 @@ std::string Group::text(const std::string& name) const {
 std::int64_t Group::integer(const std::string& name) const {
   const Id attribute = open_attribute(*this, id_.get(), name, H5T_INTEGER, "an integer");
   std::int64_t value = 0;
-  if (attempt([&] { return H5Aread(attribute.get(), H5T_NATIVE_INT64, &value); }) < 0) damaged(name, "attribute cannot be read");
+  if (attempt([&] { return H5Aread(attribute.get(), H5T_NATIVE_INT64, &value); }) < 0)
+    damaged(name, "attribute cannot be read");
   return value;
 }
 
@@ -163,7 +176,8 @@ File File::create(const std::filesystem::path& path, const std::string& name) {
   const Id creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   H5Pset_obj_track_times(creation.get(), false);  // the root group is an object too
   std::string message;
-  Id id(attempt([&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()); }, message), H5Fclose);
+  Id id(attempt([&] { return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()); }, message),
+        H5Fclose);
   if (id.get() < 0) fail(ErrorKind::Io, fmt::format("{}: cannot be created: {}", name, message));
   return File(std::move(disk), std::move(id));
 }
@@ -180,7 +194,8 @@ File File::open(const std::filesystem::path& path) {
   const Id access(disk->access_properties(), H5Pclose);
   std::string message;
   Id id(attempt([&] { return H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.get()); }, message), H5Fclose);
-  if (id.get() < 0) fail(ErrorKind::Format, fmt::format("{}: damaged or truncated HDF5 file ({})", disk->name(), message));
+  if (id.get() < 0)
+    fail(ErrorKind::Format, fmt::format("{}: damaged or truncated HDF5 file ({})", disk->name(), message));
   return File(std::move(disk), std::move(id));
 }
 

@@ -14,18 +14,24 @@ namespace kvq::h5 {
 
 const char* type_name(Type type) {
   switch (type) {
-    case Type::F16: return "float16";
-    case Type::F32: return "float32";
-    case Type::F64: return "float64";
-    case Type::I32: return "int32";
-    case Type::U64: return "uint64";
+    case Type::F16:
+      return "float16";
+    case Type::F32:
+      return "float32";
+    case Type::F64:
+      return "float64";
+    case Type::I32:
+      return "int32";
+    case Type::U64:
+      return "uint64";
   }
   return "?";
 }
 
 std::string to_string(const Shape& shape) {
   std::string text;
-  for (std::uint64_t extent : shape) text += (text.empty() ? "" : ", ") + (extent >= kAnyOrNone ? "n" : fmt::format("{}", extent));
+  for (std::uint64_t extent : shape)
+    text += (text.empty() ? "" : ", ") + (extent >= kAnyOrNone ? "n" : fmt::format("{}", extent));
   return "[" + text + "]";
 }
 
@@ -40,10 +46,14 @@ Id file_type(Type type) {
       H5Tset_ebias(half.get(), 15);
       return half;
     }
-    case Type::F32: return Id(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
-    case Type::F64: return Id(H5Tcopy(H5T_IEEE_F64LE), H5Tclose);
-    case Type::I32: return Id(H5Tcopy(H5T_STD_I32LE), H5Tclose);
-    case Type::U64: return Id(H5Tcopy(H5T_STD_U64LE), H5Tclose);
+    case Type::F32:
+      return Id(H5Tcopy(H5T_IEEE_F32LE), H5Tclose);
+    case Type::F64:
+      return Id(H5Tcopy(H5T_IEEE_F64LE), H5Tclose);
+    case Type::I32:
+      return Id(H5Tcopy(H5T_STD_I32LE), H5Tclose);
+    case Type::U64:
+      return Id(H5Tcopy(H5T_STD_U64LE), H5Tclose);
   }
   KVQ_ASSERT(false);
   return {};
@@ -52,23 +62,31 @@ Id file_type(Type type) {
 std::string describe(hid_t type) {
   const std::size_t bits = 8 * H5Tget_size(type);
   switch (H5Tget_class(type)) {
-    case H5T_FLOAT: return fmt::format("float{}{}", bits, H5Tget_order(type) == H5T_ORDER_BE ? " big-endian" : "");
+    case H5T_FLOAT:
+      return fmt::format("float{}{}", bits, H5Tget_order(type) == H5T_ORDER_BE ? " big-endian" : "");
     case H5T_INTEGER:
       return fmt::format("{}int{}{}", H5Tget_sign(type) == H5T_SGN_NONE ? "u" : "", bits,
                          H5Tget_order(type) == H5T_ORDER_BE ? " big-endian" : "");
-    case H5T_STRING: return "a string";
-    default: return "another type";
+    case H5T_STRING:
+      return "a string";
+    default:
+      return "another type";
   }
 }
 
 /// Halves are moved as they are; the rest is asked for in the machine's own byte order.
 hid_t memory_type(Type type, const Id& half) {
   switch (type) {
-    case Type::F16: return half.get();
-    case Type::F32: return H5T_NATIVE_FLOAT;
-    case Type::F64: return H5T_NATIVE_DOUBLE;
-    case Type::I32: return H5T_NATIVE_INT32;
-    case Type::U64: return H5T_NATIVE_UINT64;
+    case Type::F16:
+      return half.get();
+    case Type::F32:
+      return H5T_NATIVE_FLOAT;
+    case Type::F64:
+      return H5T_NATIVE_DOUBLE;
+    case Type::I32:
+      return H5T_NATIVE_INT32;
+    case Type::U64:
+      return H5T_NATIVE_UINT64;
   }
   return -1;
 }
@@ -76,7 +94,8 @@ hid_t memory_type(Type type, const Id& half) {
 std::uint64_t elements(const Shape& shape) {
   std::uint64_t count = 1;
   for (std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(count, extent, &count)) fail(ErrorKind::Format, fmt::format("shape {} overflows", to_string(shape)));
+    if (__builtin_mul_overflow(count, extent, &count))
+      fail(ErrorKind::Format, fmt::format("shape {} overflows", to_string(shape)));
   }
   return count;
 }
@@ -123,20 +142,27 @@ Id Group::create_dataset(const std::string& name, Type type, const Shape& shape,
   const Id space(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose);
   const Id stored = file_type(type);
   std::string message;
-  Id dataset(attempt([&] { return H5Dcreate2(id_.get(), name.c_str(), stored.get(), space.get(), H5P_DEFAULT, creation, H5P_DEFAULT); },
-                     message),
+  Id dataset(attempt(
+                 [&] {
+                   return H5Dcreate2(id_.get(), name.c_str(), stored.get(), space.get(), H5P_DEFAULT, creation,
+                                     H5P_DEFAULT);
+                 },
+                 message),
              H5Dclose);
-  if (dataset.get() < 0) fail(ErrorKind::Io, fmt::format("{}: '{}' cannot be created: {}", file(), path_of(name), message));
+  if (dataset.get() < 0)
+    fail(ErrorKind::Io, fmt::format("{}: '{}' cannot be created: {}", file(), path_of(name), message));
   return dataset;
 }
 
-void Group::write_any(const std::string& name, Type type, const Shape& shape, const void* data, std::size_t count) const {
+void Group::write_any(const std::string& name, Type type, const Shape& shape, const void* data,
+                      std::size_t count) const {
   KVQ_ASSERT(elements(shape) == count);
   const Id creation = dataset_creation();
   const Id dataset = create_dataset(name, type, shape, creation.get());
   const Id half = file_type(Type::F16);
   std::string message;
-  if (attempt([&] { return H5Dwrite(dataset.get(), memory_type(type, half), H5S_ALL, H5S_ALL, H5P_DEFAULT, data); }, message) < 0) {
+  if (attempt([&] { return H5Dwrite(dataset.get(), memory_type(type, half), H5S_ALL, H5S_ALL, H5P_DEFAULT, data); },
+              message) < 0) {
     fail(ErrorKind::Io, fmt::format("{}: '{}' cannot be written: {}", file(), path_of(name), message));
   }
   disk_->check();
@@ -155,7 +181,8 @@ void Group::write(const std::string& name, const Shape& shape, std::span<const s
   write_any(name, Type::U64, shape, data.data(), data.size());
 }
 
-void Group::write(const std::string& name, const Shape& shape, std::span<const Half> data, const Chunking& chunking) const {
+void Group::write(const std::string& name, const Shape& shape, std::span<const Half> data,
+                  const Chunking& chunking) const {
   KVQ_ASSERT(elements(shape) == data.size() && chunking.rows > 0 && chunking.rows <= shape[0]);
   const Id creation = dataset_creation();
   std::vector<hsize_t> chunk(shape.begin(), shape.end());
@@ -196,7 +223,9 @@ void Group::write(const std::string& name, const Shape& shape, std::span<const H
     std::vector<hsize_t> offset(shape.size(), 0);
     offset[0] = static_cast<hsize_t>(index) * chunking.rows;
     std::string message;
-    if (attempt([&] { return H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, 0, offset.data(), bytes.size(), bytes.data()); }, message) < 0) {
+    if (attempt(
+            [&] { return H5Dwrite_chunk(dataset.get(), H5P_DEFAULT, 0, offset.data(), bytes.size(), bytes.data()); },
+            message) < 0) {
       fail(ErrorKind::Io, fmt::format("{}: '{}' cannot be written: {}", file(), path_of(name), message));
     }
     disk_->check();
@@ -216,11 +245,16 @@ void Group::write_strings(const std::string& name, const std::vector<std::string
   const Id space(H5Screate_simple(1, &count, nullptr), H5Sclose);
   const Id creation = dataset_creation();
   std::string message;
-  const Id dataset(attempt([&] { return H5Dcreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT); },
-                           message),
+  const Id dataset(attempt(
+                       [&] {
+                         return H5Dcreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT,
+                                           creation.get(), H5P_DEFAULT);
+                       },
+                       message),
                    H5Dclose);
   if (dataset.get() < 0 ||
-      attempt([&] { return H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, flat.data()); }, message) < 0) {
+      attempt([&] { return H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, flat.data()); },
+              message) < 0) {
     fail(ErrorKind::Io, fmt::format("{}: '{}' cannot be written: {}", file(), path_of(name), message));
   }
   disk_->check();
@@ -231,15 +265,18 @@ Shape Group::require(const std::string& name, Type type, const Shape& wanted) co
   const Id found(attempt([&] { return H5Dget_type(dataset.get()); }), H5Tclose);
   const Id stored = file_type(type);
   if (found.get() < 0 || H5Tequal(found.get(), stored.get()) <= 0) {
-    damaged(name, fmt::format("holds {}, {} is needed", found.get() < 0 ? "an unknown type" : describe(found.get()), type_name(type)));
+    damaged(name, fmt::format("holds {}, {} is needed", found.get() < 0 ? "an unknown type" : describe(found.get()),
+                              type_name(type)));
   }
   const Shape shape = shape_of(dataset.get());
-  if (!matches(shape, wanted)) damaged(name, fmt::format("has shape {}, {} is needed", to_string(shape), to_string(wanted)));
+  if (!matches(shape, wanted))
+    damaged(name, fmt::format("has shape {}, {} is needed", to_string(shape), to_string(wanted)));
 
   // Before memory is allocated: a few bytes must not claim terabytes, and unwritten space must not pass for zeros.
   const Id creation(attempt([&] { return H5Dget_create_plist(dataset.get()); }), H5Pclose);
   const H5D_layout_t layout = creation.get() < 0 ? H5D_LAYOUT_ERROR : H5Pget_layout(creation.get());
-  if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT) damaged(name, "is stored in another file");
+  if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT)
+    damaged(name, "is stored in another file");
   if (H5Pget_external_count(creation.get()) != 0) damaged(name, "is stored in another file");
   const std::uint64_t bytes = elements(shape) * H5Tget_size(stored.get());
   const std::uint64_t on_disk = H5Dget_storage_size(dataset.get());
@@ -258,7 +295,9 @@ std::vector<T> Group::read_any(const std::string& name, Type type, const Shape& 
   const Id half = file_type(Type::F16);
   std::vector<T> data(count);
   std::string message;
-  if (attempt([&] { return H5Dread(dataset.get(), memory_type(type, half), H5S_ALL, H5S_ALL, H5P_DEFAULT, data.data()); }, message) < 0) {
+  if (attempt(
+          [&] { return H5Dread(dataset.get(), memory_type(type, half), H5S_ALL, H5S_ALL, H5P_DEFAULT, data.data()); },
+          message) < 0) {
     damaged(name, "cannot be read: " + message);
   }
   return data;
@@ -285,11 +324,13 @@ std::vector<std::string> Group::read_strings(const std::string& name, std::uint6
   const Id type(attempt([&] { return H5Dget_type(dataset.get()); }), H5Tclose);
   if (type.get() < 0 || H5Tget_class(type.get()) != H5T_STRING) damaged(name, "holds another type, strings are needed");
   const Shape shape = shape_of(dataset.get());
-  if (shape != Shape{count}) damaged(name, fmt::format("has shape {}, {} is needed", to_string(shape), to_string({count})));
+  if (shape != Shape{count})
+    damaged(name, fmt::format("has shape {}, {} is needed", to_string(shape), to_string({count})));
   std::vector<std::string> texts(count);
   if (H5Tis_variable_str(type.get()) > 0) {
     std::vector<char*> pointers(count, nullptr);
-    if (attempt([&] { return H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()); }) < 0) {
+    if (attempt([&] { return H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, pointers.data()); }) <
+        0) {
       damaged(name, "cannot be read");
     }
     for (std::uint64_t index = 0; index < count; ++index) {

@@ -6,7 +6,8 @@
 
 namespace kvq::h5 {
 
-std::vector<std::byte> shuffle_and_deflate(std::span<const std::byte> data, std::uint64_t chunk_bytes, std::size_t element_bytes) {
+std::vector<std::byte> shuffle_and_deflate(std::span<const std::byte> data, std::uint64_t chunk_bytes,
+                                           std::size_t element_bytes) {
   const std::size_t elements = chunk_bytes / element_bytes;
   const std::size_t present = data.size() / element_bytes;
   std::vector<std::byte> planes(chunk_bytes);  // first bytes of all elements, then all second bytes, ...
@@ -16,8 +17,9 @@ std::vector<std::byte> shuffle_and_deflate(std::span<const std::byte> data, std:
   }
   uLongf size = compressBound(static_cast<uLong>(chunk_bytes));
   std::vector<std::byte> packed(size);
-  const int status = compress2(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(planes.data()),
-                               static_cast<uLong>(chunk_bytes), kDeflateLevel);
+  const int status =
+      compress2(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(planes.data()),
+                static_cast<uLong>(chunk_bytes), kDeflateLevel);
   if (status == Z_MEM_ERROR) fail(ErrorKind::Memory, "not enough memory to compress a chunk");
   KVQ_ASSERT(status == Z_OK);
   packed.resize(size);

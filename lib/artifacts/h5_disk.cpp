@@ -48,7 +48,9 @@ herr_t driver_query(const H5FD_t*, unsigned long* flags) {
   return 0;
 }
 
-haddr_t driver_get_eoa(const H5FD_t* file, H5FD_mem_t) { return reinterpret_cast<const OpenFile*>(file)->end_of_allocation; }
+haddr_t driver_get_eoa(const H5FD_t* file, H5FD_mem_t) {
+  return reinterpret_cast<const OpenFile*>(file)->end_of_allocation;
+}
 herr_t driver_set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
   reinterpret_cast<OpenFile*>(file)->end_of_allocation = address;
   return 0;

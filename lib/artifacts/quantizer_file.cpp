@@ -69,7 +69,8 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   side.kv_heads = shape.kv_heads;
   side.head_dim = shape.head_dim;
   const std::int64_t exponent = group.integer("exponent");
-  if (exponent < -126 || exponent > 127) group.damaged("exponent", fmt::format("attribute is {}, -126 to 127 are possible", exponent));
+  if (exponent < -126 || exponent > 127)
+    group.damaged("exponent", fmt::format("attribute is {}, -126 to 127 are possible", exponent));
   side.exponent = static_cast<int>(exponent);
   side.outlier_rate = group.number("outlier_rate");
   if (side.outlier_rate < 0 || side.outlier_rate > 1) {
@@ -107,7 +108,8 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
     root.set("recipe_toml", recipe_to_toml(quantizer.recipe));
     root.set("bits_nominal", nominal_bits(quantizer.recipe));
     if (counts_as_cache(quantizer.recipe)) {
-      root.set("bits_counted_32k", forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));
+      root.set("bits_counted_32k",
+               forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));
       root.set("table_bytes", table_bytes(quantizer));
     }
     root.write("fingerprints", {file.fingerprints.size()}, std::span(file.fingerprints));
@@ -142,7 +144,8 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
   }
   if (!quantizer.recipe.quantized) root.damaged("recipe_toml", "attribute says that nothing is quantized");
   file.fingerprints = root.read_words("fingerprints", {h5::kAnyOrNone});
-  if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end())) root.damaged("fingerprints", "is not sorted");
+  if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end()))
+    root.damaged("fingerprints", "is not sorted");
   const h5::Group layers = root.open_group("layers");
   for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
     const h5::Group group = layers.open_group(schema::layer_name(layer));

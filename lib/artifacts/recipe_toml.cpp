@@ -47,7 +47,8 @@ int small_integer(const TomlTable& table, const std::string& key, std::int64_t v
 
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
   SideRecipe side = default_side(which);
-  if (!table.text("codebook")) table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
+  if (!table.text("codebook"))
+    table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
   const std::optional<std::int64_t> bits = table.integer("bits");
   if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");

@@ -11,7 +11,8 @@ namespace kvq::schema {
 
 namespace {
 
-constexpr int kMostLayers = 4096, kMostHeads = 65536, kMostHeadDim = 65536;  // far beyond any model; keeps products in range
+constexpr int kMostLayers = 4096, kMostHeads = 65536,
+              kMostHeadDim = 65536;  // far beyond any model; keeps products in range
 
 int bounded(const h5::Group& root, const std::string& name, int most) {
   const std::int64_t value = root.integer(name);
@@ -28,8 +29,8 @@ void check_version(const h5::Group& root) {
     root.damaged("schema_version", fmt::format("attribute is '{}', 'major.minor' is needed", version));
   }
   if (major != kMajor) {
-    fail(ErrorKind::Format, fmt::format("{}: schema version {} is {} than this program reads ({}.x); {}", root.file(), version,
-                                        major > kMajor ? "newer" : "older", kMajor,
+    fail(ErrorKind::Format, fmt::format("{}: schema version {} is {} than this program reads ({}.x); {}", root.file(),
+                                        version, major > kMajor ? "newer" : "older", kMajor,
                                         major > kMajor ? "use a newer kvq" : "make the file again"));
   }
 }
@@ -70,13 +71,16 @@ void write_rope(const h5::Group& root, const RopeParams& rope) {
 
 Provenance read_provenance(const h5::Group& root, const std::string& schema) {
   if (!root.has_attribute("kvq_schema")) {
-    fail(ErrorKind::Format, fmt::format("{}: is an HDF5 file, but not one of kvq's (no attribute 'kvq_schema')", root.file()));
+    fail(ErrorKind::Format,
+         fmt::format("{}: is an HDF5 file, but not one of kvq's (no attribute 'kvq_schema')", root.file()));
   }
   const std::string found = root.text("kvq_schema");
-  if (found != schema) fail(ErrorKind::Mismatch, fmt::format("{}: is a {} file, a {} file is needed", root.file(), found, schema));
+  if (found != schema)
+    fail(ErrorKind::Mismatch, fmt::format("{}: is a {} file, a {} file is needed", root.file(), found, schema));
   check_version(root);
   if (!root.has_attribute("complete") || root.integer("complete") != 1) {
-    fail(ErrorKind::Format, fmt::format("{}: is incomplete (no attribute 'complete' = 1): its writing was cut short", root.file()));
+    fail(ErrorKind::Format,
+         fmt::format("{}: is incomplete (no attribute 'complete' = 1): its writing was cut short", root.file()));
   }
   Provenance provenance;
   provenance.model_sha256 = root.text("model_sha256");
@@ -86,7 +90,8 @@ Provenance read_provenance(const h5::Group& root, const std::string& schema) {
   std::istringstream parents(root.text("parents"));
   for (std::string line; std::getline(parents, line);) {
     const auto space = line.find(' ');
-    if (space == std::string::npos) root.damaged("parents", fmt::format("attribute holds '{}', 'name sha256' is needed", line));
+    if (space == std::string::npos)
+      root.damaged("parents", fmt::format("attribute holds '{}', 'name sha256' is needed", line));
     provenance.parents.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   return provenance;
@@ -99,7 +104,8 @@ KvShape read_shape(const h5::Group& root) {
   shape.kv_heads = bounded(root, "kv_heads", kMostHeads);
   shape.head_dim = bounded(root, "head_dim", kMostHeadDim);
   if (shape.heads % shape.kv_heads != 0) {
-    root.damaged("heads", fmt::format("attribute is {}, a multiple of kv_heads = {} is needed", shape.heads, shape.kv_heads));
+    root.damaged("heads",
+                 fmt::format("attribute is {}, a multiple of kv_heads = {} is needed", shape.heads, shape.kv_heads));
   }
   return shape;
 }
@@ -110,15 +116,18 @@ RopeParams read_rope(const h5::Group& root, const KvShape& shape) {
   rope.theta = root.number("rope_theta");
   const std::int64_t rotary = root.integer("rope_rotary_dim");
   if (rotary < 0 || rotary > shape.head_dim || rotary % 2 != 0) {
-    root.damaged("rope_rotary_dim", fmt::format("attribute is {}, an even number up to head_dim = {} is needed", rotary, shape.head_dim));
+    root.damaged("rope_rotary_dim",
+                 fmt::format("attribute is {}, an even number up to head_dim = {} is needed", rotary, shape.head_dim));
   }
   rope.rotary_dim = static_cast<int>(rotary);
   rope.factor = root.number("rope_factor");
   rope.low_freq_factor = root.number("rope_low_freq_factor");
   rope.high_freq_factor = root.number("rope_high_freq_factor");
   rope.original_context = root.number("rope_original_context");
-  if (rope.theta <= 0) root.damaged("rope_theta", fmt::format("attribute is {}, a positive number is needed", rope.theta));
-  if (rope.factor <= 0) root.damaged("rope_factor", fmt::format("attribute is {}, a positive number is needed", rope.factor));
+  if (rope.theta <= 0)
+    root.damaged("rope_theta", fmt::format("attribute is {}, a positive number is needed", rope.theta));
+  if (rope.factor <= 0)
+    root.damaged("rope_factor", fmt::format("attribute is {}, a positive number is needed", rope.factor));
   try {
     rope.inverse_frequencies();
   } catch (const Error& error) {
@@ -139,15 +148,18 @@ namespace {
 template <class T>
 void check_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const T> data) {
   for (std::size_t index = 0; index < data.size(); ++index) {
-    if (!std::isfinite(data[index])) group.damaged(name, fmt::format("holds {} at {}", data[index], position(shape, index)));
+    if (!std::isfinite(data[index]))
+      group.damaged(name, fmt::format("holds {} at {}", data[index], position(shape, index)));
   }
 }
 }  // namespace
 
-void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const float> data) {
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape,
+                    std::span<const float> data) {
   check_finite(group, name, shape, data);
 }
-void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const double> data) {
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape,
+                    std::span<const double> data) {
   check_finite(group, name, shape, data);
 }
 
@@ -155,7 +167,8 @@ void require_ordered(const h5::Group& group, const std::string& lower, const std
                      std::span<const float> low, std::span<const float> high) {
   for (std::size_t index = 0; index < low.size(); ++index) {
     if (low[index] > high[index]) {
-      group.damaged(lower, fmt::format("is {} at {}, above '{}' = {}", low[index], position(shape, index), upper, high[index]));
+      group.damaged(
+          lower, fmt::format("is {} at {}, above '{}' = {}", low[index], position(shape, index), upper, high[index]));
     }
   }
 }

@@ -81,9 +81,11 @@ void read_tensor(const h5::Group& group, const KvShape& shape, int tensor, Thres
 ThresholdSet read_set(const h5::Group& group, const KvShape& shape) {
   ThresholdSet set;
   set.fraction = group.number("fraction");
-  if (set.fraction < 0 || set.fraction >= 0.5) group.damaged("fraction", fmt::format("attribute is {}, 0 to 0.5 are possible", set.fraction));
+  if (set.fraction < 0 || set.fraction >= 0.5)
+    group.damaged("fraction", fmt::format("attribute is {}, 0 to 0.5 are possible", set.fraction));
   const std::int64_t sinks = group.integer("sinks");
-  if (sinks < 0 || sinks > (1 << 30)) group.damaged("sinks", fmt::format("attribute is {}, no possible number of tokens", sinks));
+  if (sinks < 0 || sinks > (1 << 30))
+    group.damaged("sinks", fmt::format("attribute is {}, no possible number of tokens", sinks));
   set.sinks = static_cast<int>(sinks);
   set.layers.resize(static_cast<std::size_t>(shape.layers));
   for (ThresholdTensor tensor : kTensors) {
@@ -96,9 +98,12 @@ ThresholdSet read_set(const h5::Group& group, const KvShape& shape) {
 
 const char* threshold_tensor_name(ThresholdTensor tensor) {
   switch (tensor) {
-    case ThresholdTensor::Key: return "key";
-    case ThresholdTensor::KeyPostRope: return "key_post";
-    case ThresholdTensor::Value: return "value";
+    case ThresholdTensor::Key:
+      return "key";
+    case ThresholdTensor::KeyPostRope:
+      return "key_post";
+    case ThresholdTensor::Value:
+      return "value";
   }
   return "?";
 }
@@ -138,7 +143,8 @@ ThresholdsFile read_thresholds(const std::filesystem::path& path) {
   file.cap = root.number("cap");
   if (file.cap < 0 || file.cap > 1) root.damaged("cap", fmt::format("attribute is {}, 0 to 1 are possible", file.cap));
   const std::int64_t count = root.integer("set_count");
-  if (count < 1 || count > kMostSets) root.damaged("set_count", fmt::format("attribute is {}, 1 to {} are possible", count, kMostSets));
+  if (count < 1 || count > kMostSets)
+    root.damaged("set_count", fmt::format("attribute is {}, 1 to {} are possible", count, kMostSets));
   const h5::Group sets = root.open_group("sets");
   for (std::int64_t index = 0; index < count; ++index) {
     file.sets.push_back(read_set(sets.open_group(fmt::format("{:02}", index)), file.shape));

@@ -12,7 +12,8 @@ namespace {
 using Part = SequenceLayout::Part;
 
 template <class T>
-std::vector<T> joined(const std::vector<SequenceReader>& sequences, const SequenceLayout& layout, int layer, Part part, int threads) {
+std::vector<T> joined(const std::vector<SequenceReader>& sequences, const SequenceLayout& layout, int layer, Part part,
+                      int threads) {
   const auto each = static_cast<std::size_t>(layout.part_bytes(part)) / sizeof(T);
   std::vector<T> all(each * sequences.size());
   parallel_for(static_cast<std::int64_t>(sequences.size()), threads, [&](std::int64_t sequence) {
@@ -21,10 +22,13 @@ std::vector<T> joined(const std::vector<SequenceReader>& sequences, const Sequen
   return all;
 }
 
-CalibrationLayer layer_of(const std::vector<SequenceReader>& sequences, const SequenceLayout& layout, int layer, int threads) {
+CalibrationLayer layer_of(const std::vector<SequenceReader>& sequences, const SequenceLayout& layout, int layer,
+                          int threads) {
   CalibrationLayer data;
-  const std::pair<Part, ScaledHalf*> tensors[] = {
-      {Part::Key, &data.key}, {Part::Value, &data.value}, {Part::KeyGrad, &data.key_grad}, {Part::ValueGrad, &data.value_grad}};
+  const std::pair<Part, ScaledHalf*> tensors[] = {{Part::Key, &data.key},
+                                                  {Part::Value, &data.value},
+                                                  {Part::KeyGrad, &data.key_grad},
+                                                  {Part::ValueGrad, &data.value_grad}};
   const char* const names[] = {"key", "value", "gradient of key", "gradient of value"};
   for (const auto& [part, target] : tensors) {
     const std::vector<float> values = joined<float>(sequences, layout, layer, part, threads);
@@ -32,7 +36,8 @@ CalibrationLayer layer_of(const std::vector<SequenceReader>& sequences, const Se
   }
   const std::vector<double> moments = joined<double>(sequences, layout, layer, Part::QueryMoment, threads);
   data.query_moment.assign(moments.size() / sequences.size(), 0.0);
-  for (std::size_t index = 0; index < moments.size(); ++index) data.query_moment[index % data.query_moment.size()] += moments[index];
+  for (std::size_t index = 0; index < moments.size(); ++index)
+    data.query_moment[index % data.query_moment.size()] += moments[index];
   data.attention_mass = joined<float>(sequences, layout, layer, Part::AttentionMass, threads);
   return data;
 }
@@ -40,7 +45,8 @@ CalibrationLayer layer_of(const std::vector<SequenceReader>& sequences, const Se
 }  // namespace
 
 void assemble_calibration(const std::filesystem::path& output, bool force, const CalibrationHeader& header,
-                          const SequenceLayout& layout, const std::vector<SequenceReader>& sequences, RunContext& context) {
+                          const SequenceLayout& layout, const std::vector<SequenceReader>& sequences,
+                          RunContext& context) {
   CalibrationWriter writer(output, force, context.threads);
   writer.write_header(header);
   context.progress.begin("writing layers", header.shape.layers);

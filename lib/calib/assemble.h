@@ -12,6 +12,7 @@ namespace kvq {
 
 /// `header.loss` comes from the sequences. Throws as CalibrationWriter, Numeric, Io, Interrupted.
 void assemble_calibration(const std::filesystem::path& output, bool force, const CalibrationHeader& header,
-                          const SequenceLayout& layout, const std::vector<SequenceReader>& sequences, RunContext& context);
+                          const SequenceLayout& layout, const std::vector<SequenceReader>& sequences,
+                          RunContext& context);
 
 }  // namespace kvq

@@ -43,14 +43,16 @@ void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::
 
 std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope) {
   const c10::AutoGradMode no_grad(false);
-  const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1), group = query.size(1) / kv_heads;
+  const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
+                     group = query.size(1) / kv_heads;
   const at::Tensor rotated_query = rope.apply(query, 0), rotated_key = rope.apply(key, 0);
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   const std::int64_t step = std::clamp<std::int64_t>(kBlockRows / group, 1, kBlockTokens);
   const std::int64_t blocks = (tokens + step - 1) / step;
 
   std::vector<double> mass(static_cast<std::size_t>(tokens), 0.0);
-  std::vector<double> partial(static_cast<std::size_t>(blocks * tokens));  // one row per block: no order of threads matters
+  std::vector<double> partial(
+      static_cast<std::size_t>(blocks * tokens));  // one row per block: no order of threads matters
   for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
     const at::Tensor head_query = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
     const at::Tensor head_keys = rotated_key.select(1, kv_head).t().contiguous();

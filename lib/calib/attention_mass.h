@@ -1,6 +1,6 @@
 #pragma once
-// How much attention each token receives: its softmax weight (causal, after RoPE, scores scaled by 1/sqrt(head_dim)), summed
-// over all queries and query heads. The first tokens of a sequence receive most of it (attention sinks).
+// How much attention each token receives: its softmax weight (causal, after RoPE, scores scaled by 1/sqrt(head_dim)),
+// summed over all queries and query heads. The first tokens of a sequence receive most of it (attention sinks).
 
 #include <vector>
 

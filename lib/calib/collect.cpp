@@ -31,7 +31,9 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 JournalIdentity identity_of(const CalibrationHeader& header, int threads) {
   JournalIdentity identity;
-  const auto add = [&](const std::string& name, const std::string& value) { identity.entries.emplace_back(name, value); };
+  const auto add = [&](const std::string& name, const std::string& value) {
+    identity.entries.emplace_back(name, value);
+  };
   add("kvq", KVQ_VERSION);
   add("model", header.provenance.model_sha256);
   add("tokenizer", header.provenance.tokenizer_sha256);
@@ -43,15 +45,17 @@ JournalIdentity identity_of(const CalibrationHeader& header, int threads) {
   }
   add("sequences", fmt::format("{}", header.sequences));
   add("tokens per sequence", fmt::format("{}", header.seqlen));
-  add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()), header.tokens.size() * sizeof(std::int32_t))));
-  for (std::size_t index = 0; index < header.domains.size(); ++index) add(fmt::format("domain {}", index), header.domains[index]);
+  add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()),
+                                           header.tokens.size() * sizeof(std::int32_t))));
+  for (std::size_t index = 0; index < header.domains.size(); ++index)
+    add(fmt::format("domain {}", index), header.domains[index]);
   add("beginning of sequence", header.bos);
   add("threads", fmt::format("{}", threads));  // sums depend on how they are split
   return identity;
 }
 
-CalibrationHeader header_of(const Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
-                            const CollectOptions& options) {
+CalibrationHeader header_of(const Model& model, const std::vector<Window>& windows,
+                            const std::vector<std::string>& domains, const CollectOptions& options) {
   KVQ_ASSERT(!windows.empty());
   CalibrationHeader header;
   header.provenance = options.provenance;
@@ -83,7 +87,9 @@ void check_ids(const std::vector<Window>& windows, int vocab) {
   for (const Window& window : windows) {
     for (std::int32_t id : window.ids) {
       if (id >= 0 && id < vocab) continue;
-      fail(ErrorKind::Mismatch, fmt::format("the tokenizer gives token {}, the model knows 0 to {}: they do not belong together", id, vocab - 1));
+      fail(ErrorKind::Mismatch,
+           fmt::format("the tokenizer gives token {}, the model knows 0 to {}: they do not belong together", id,
+                       vocab - 1));
     }
   }
 }
@@ -105,7 +111,8 @@ class SequenceRun {
       writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
       writer.write(layer.layer, Part::KeyGrad, layer.key_grad.const_data_ptr<float>());
       writer.write(layer.layer, Part::ValueGrad, layer.value_grad.const_data_ptr<float>());
-      writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
+      writer.write(layer.layer, Part::QueryMoment,
+                   query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
       writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
       journal += seconds_since(since);
       context_.progress.advance(1);
@@ -141,13 +148,15 @@ void remove_stale_parts(const fs::path& output) {
 bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
   return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
          a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
-         a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 && a.provenance.text_sha256 == b.provenance.text_sha256;
+         a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
+         a.provenance.text_sha256 == b.provenance.text_sha256;
 }
 
 /// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
-bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header, const JournalIdentity& identity,
-                                  std::vector<double>& loss) {
-  if (options.force || !fs::exists(options.output) || !Journal::belongs(Journal::folder_of(options.output), identity)) return false;
+bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
+                                  const JournalIdentity& identity, std::vector<double>& loss) {
+  if (options.force || !fs::exists(options.output) || !Journal::belongs(Journal::folder_of(options.output), identity))
+    return false;
   try {
     const CalibrationReader reader(options.output);
     loss = reader.header().loss;
@@ -161,8 +170,9 @@ bool finished_but_for_the_journal(const CollectOptions& options, const Calibrati
 
 void check_output(const fs::path& output, bool force) { AtomicFile(output, force); }
 
-CollectResult collect_calibration(Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
-                                  const CollectOptions& options, RunContext& context) {
+CollectResult collect_calibration(Model& model, const std::vector<Window>& windows,
+                                  const std::vector<std::string>& domains, const CollectOptions& options,
+                                  RunContext& context) {
   CalibrationHeader header = header_of(model, windows, domains, options);
   check_ids(windows, model.config().vocab);
   const JournalIdentity identity = identity_of(header, context.threads);
@@ -185,7 +195,8 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
   }
   result.resumed = header.sequences - static_cast<std::int64_t>(missing.size());
   if (result.resumed > 0) {
-    context.log.info(fmt::format("resuming: {} of {} sequences are in '{}'", result.resumed, header.sequences, folder.string()));
+    context.log.info(
+        fmt::format("resuming: {} of {} sequences are in '{}'", result.resumed, header.sequences, folder.string()));
   }
   if (!missing.empty()) {
     context.progress.begin("layers of sequences", static_cast<std::int64_t>(missing.size()) * header.shape.layers);
@@ -193,7 +204,8 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
     for (std::int64_t sequence : missing) {
       context.cancel.check();
       run.run(windows[sequence], journal.begin(sequence), result);
-      context.log.debug(fmt::format("sequence {}: {:.1f} s so far", sequence, result.compute_seconds + result.journal_seconds));
+      context.log.debug(
+          fmt::format("sequence {}: {:.1f} s so far", sequence, result.compute_seconds + result.journal_seconds));
     }
     context.progress.end();
   }

@@ -20,8 +20,8 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  std::string bos;         ///< resolved: "never" or "window"
-  Provenance provenance;   ///< config, model, tokenizer and text hashes; also the identity of the journal
+  std::string bos;                     ///< resolved: "never" or "window"
+  Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
 
@@ -38,11 +38,12 @@ struct CollectResult {
 void check_output(const std::filesystem::path& output, bool force);
 
 /// `domains`: one name per stream that the windows come from.
-/// The journal is the folder `<output>.journal`; it is removed when the file is complete. A journal of other settings is
-/// an error that says so (Mismatch); with `force` it is replaced. Throws Io when the disk fills up, an input changes, or
-/// another run holds the journal; what is finished then stays in the journal.
-CollectResult collect_calibration(Model& model, const std::vector<Window>& windows, const std::vector<std::string>& domains,
-                                  const CollectOptions& options, RunContext& context);
+/// The journal is the folder `<output>.journal`; it is removed when the file is complete. A journal of other settings
+/// is an error that says so (Mismatch); with `force` it is replaced. Throws Io when the disk fills up, an input
+/// changes, or another run holds the journal; what is finished then stays in the journal.
+CollectResult collect_calibration(Model& model, const std::vector<Window>& windows,
+                                  const std::vector<std::string>& domains, const CollectOptions& options,
+                                  RunContext& context);
 
 /// Bytes of calib.h5 (before compression) and of the journal for a plan; memory and time are estimates.
 struct CollectPlan {
@@ -51,6 +52,7 @@ struct CollectPlan {
   double seconds = 0;
 };
 /// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
-CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen, Recompute recompute);
+CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
+                            Recompute recompute);
 
 }  // namespace kvq

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 
 InputWatch::Entry InputWatch::look_at(const fs::path& path) {
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) fail(ErrorKind::Input, fmt::format("{}: {}", path.string(), std::strerror(errno)));
+  if (::stat(path.c_str(), &status) != 0)
+    fail(ErrorKind::Input, fmt::format("{}: {}", path.string(), std::strerror(errno)));
   return {path,
           static_cast<std::uint64_t>(status.st_dev),
           static_cast<std::uint64_t>(status.st_ino),
@@ -47,12 +48,12 @@ void InputWatch::check() const {
       fail(ErrorKind::Io, fmt::format("{}: disappeared during the run", before.path.string()));
     }
     const Entry now = look_at(before.path);
-    if (now.device == before.device && now.inode == before.inode && now.size == before.size && now.seconds == before.seconds &&
-        now.nanoseconds == before.nanoseconds) {
+    if (now.device == before.device && now.inode == before.inode && now.size == before.size &&
+        now.seconds == before.seconds && now.nanoseconds == before.nanoseconds) {
       continue;
     }
-    fail(ErrorKind::Io, fmt::format("{}: changed during the run ({} bytes at the start, {} now); start again", before.path.string(),
-                                    before.size, now.size));
+    fail(ErrorKind::Io, fmt::format("{}: changed during the run ({} bytes at the start, {} now); start again",
+                                    before.path.string(), before.size, now.size));
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Notices that a file changed while it was being used: weights are memory-mapped, so a file that is overwritten during a
-// run would change the numbers half-way through.
+// Notices that a file changed while it was being used: weights are memory-mapped, so a file that is overwritten during
+// a run would change the numbers half-way through.
 
 #include <cstdint>
 #include <filesystem>

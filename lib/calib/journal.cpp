@@ -37,7 +37,8 @@ std::map<std::string, std::string> entries_of(const std::string& manifest) {
   std::map<std::string, std::string> entries;
   std::istringstream lines(manifest);
   for (std::string line; std::getline(lines, line);) {
-    if (const auto equals = line.find(" = "); equals != std::string::npos) entries[line.substr(0, equals)] = line.substr(equals + 3);
+    if (const auto equals = line.find(" = "); equals != std::string::npos)
+      entries[line.substr(0, equals)] = line.substr(equals + 3);
   }
   return entries;
 }
@@ -48,11 +49,13 @@ std::string differences(const std::string& there, const std::string& now) {
   std::string text;
   int count = 0;
   const auto add = [&](const std::string& name, const std::string& old_value, const std::string& new_value) {
-    if (++count <= 3) text += fmt::format("{}{}: {} there, {} now", text.empty() ? "" : "; ", name, old_value, new_value);
+    if (++count <= 3)
+      text += fmt::format("{}{}: {} there, {} now", text.empty() ? "" : "; ", name, old_value, new_value);
   };
   for (const auto& [name, value] : before) {
     const auto found = after.find(name);
-    if (found == after.end() || found->second != value) add(name, value, found == after.end() ? "nothing" : found->second);
+    if (found == after.end() || found->second != value)
+      add(name, value, found == after.end() ? "nothing" : found->second);
   }
   for (const auto& [name, value] : after) {
     if (!before.contains(name)) add(name, "nothing", value);
@@ -80,7 +83,8 @@ Journal::Journal(fs::path folder, const JournalIdentity& identity, const Sequenc
     : folder_(std::move(folder)), layout_(layout), identity_(identity.sha256()) {
   std::error_code error;
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error)) {
-    fail(ErrorKind::Usage, fmt::format("'{}' is in the way: it is where the journal of the run is kept", folder_.string()));
+    fail(ErrorKind::Usage,
+         fmt::format("'{}' is in the way: it is where the journal of the run is kept", folder_.string()));
   }
   lock();
   try {
@@ -113,7 +117,8 @@ void Journal::lock() {
       }
       fail(ErrorKind::Io, fmt::format("{}: cannot be locked: {}", path.string(), std::strerror(problem)));
     }
-    struct stat ours {}, there {};
+    struct stat ours {
+    }, there{};
     if (::fstat(lock_, &ours) == 0 && ::stat(path.c_str(), &there) == 0 && ours.st_ino == there.st_ino) return;
     ::close(std::exchange(lock_, -1));
   }
@@ -129,13 +134,15 @@ void Journal::check_manifest(const JournalIdentity& identity, bool force) {
     for (const auto& entry : fs::directory_iterator(folder_)) {
       if (entry.path().filename() == "lock" || is_sequence(entry.path())) continue;
       ::unlink((folder_ / "lock").c_str());
-      fail(ErrorKind::Usage, fmt::format("'{}' is not a journal of ours, but that is where it would be kept", folder_.string()));
+      fail(ErrorKind::Usage,
+           fmt::format("'{}' is not a journal of ours, but that is where it would be kept", folder_.string()));
     }
   } else if (!force) {
     fail(ErrorKind::Mismatch,
-         fmt::format("'{}' is the journal of an unfinished run with other settings ({}); repeat that command to finish it, or "
-                     "pass --force to throw it away",
-                     folder_.string(), differences(content(path), identity.text())));
+         fmt::format(
+             "'{}' is the journal of an unfinished run with other settings ({}); repeat that command to finish it, or "
+             "pass --force to throw it away",
+             folder_.string(), differences(content(path), identity.text())));
   }
   // The old manifest goes first: finished sequences without one belong to nobody.
   ::unlink(path.c_str());
@@ -149,7 +156,8 @@ void Journal::clear(bool finished_too) const {
     if (is_part(entry.path()) || (finished_too && is_sequence(entry.path()))) doomed.push_back(entry.path());
   }
   for (const fs::path& path : doomed) {
-    if (::unlink(path.c_str()) != 0) fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", path.string(), std::strerror(errno)));
+    if (::unlink(path.c_str()) != 0)
+      fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", path.string(), std::strerror(errno)));
   }
 }
 
@@ -162,7 +170,8 @@ void Journal::remove() {
   clear(true);
   ::unlink((folder_ / "manifest").c_str());
   ::unlink((folder_ / "lock").c_str());
-  if (::rmdir(folder_.c_str()) != 0) fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", folder_.string(), std::strerror(errno)));
+  if (::rmdir(folder_.c_str()) != 0)
+    fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", folder_.string(), std::strerror(errno)));
 }
 
 }  // namespace kvq

@@ -1,6 +1,6 @@
 #pragma once
-// The journal of a run: the folder `<output>.journal` with a manifest (what it belongs to), a lock, and one file per finished
-// sequence. HDF5 files do not survive being killed; these do.
+// The journal of a run: the folder `<output>.journal` with a manifest (what it belongs to), a lock, and one file per
+// finished sequence. HDF5 files do not survive being killed; these do.
 
 #include <cstdint>
 #include <filesystem>
@@ -21,8 +21,9 @@ struct JournalIdentity {
 
 class Journal {
  public:
-  /// Opens the folder, or makes it, and locks it. Throws Io when another run holds it or the disk refuses; Mismatch when it
-  /// belongs to other settings (names what differs), unless `force` says to start over; Usage when the folder is not a journal.
+  /// Opens the folder, or makes it, and locks it. Throws Io when another run holds it or the disk refuses; Mismatch
+  /// when it belongs to other settings (names what differs), unless `force` says to start over; Usage when the folder
+  /// is not a journal.
   Journal(std::filesystem::path folder, const JournalIdentity& identity, const SequenceLayout& layout, bool force);
   /// Gives up the lock; what is finished stays.
   ~Journal();

@@ -32,7 +32,8 @@ double measured_speed(Dtype dtype) {
 
 }  // namespace
 
-CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen, Recompute recompute) {
+CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
+                            Recompute recompute) {
   const KvShape& shape = config.kv;
   CollectPlan plan;
   plan.sequences = sequences;
@@ -56,9 +57,11 @@ CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t
   const std::int64_t assembling = sequences * layout.tensor_bytes() * 3;  // one tensor as floats, four as halves
   plan.peak_memory_bytes = std::max(running, assembling);
 
-  // Forward 2 operations per weight and token, backward to the activations as many again; once more where layers are run twice.
+  // Forward 2 operations per weight and token, backward to the activations as many again; once more where layers are
+  // run twice.
   const double products = 2.0 * static_cast<double>(config.parameters) * static_cast<double>(seqlen);
-  const double attention = 2.0 * shape.layers * shape.heads * shape.head_dim * static_cast<double>(seqlen) * static_cast<double>(seqlen);
+  const double attention =
+      2.0 * shape.layers * shape.heads * shape.head_dim * static_cast<double>(seqlen) * static_cast<double>(seqlen);
   const double passes = recompute == Recompute::Layer ? 3.0 : 2.0;
   constexpr double kOverhead = 1.6;  // element-wise work, statistics, journal and assembly, as measured on small models
   plan.seconds = kOverhead * static_cast<double>(sequences) * passes * (products + attention) / measured_speed(dtype);

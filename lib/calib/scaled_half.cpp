@@ -29,7 +29,8 @@ float largest_magnitude(std::span<const float> values, const std::string& name, 
       most = std::max(most, magnitude);
     }
     if (!finite) {
-      const auto bad = std::find_if(values.begin() + begin, values.end(), [](float value) { return !std::isfinite(value); });
+      const auto bad =
+          std::find_if(values.begin() + begin, values.end(), [](float value) { return !std::isfinite(value); });
       fail(ErrorKind::Numeric, fmt::format("{}: {} at index {}", name, *bad, bad - values.begin()));
     }
     largest[begin / kGrain] = most;
@@ -49,7 +50,8 @@ ScaledHalf to_scaled_half(std::span<const float> values, const std::string& name
   const float inverse = 1.0f / result.scale;  // exact: a power of two
   result.values.resize(values.size());
   parallel_ranges(static_cast<std::int64_t>(values.size()), kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t index = begin; index < end; ++index) result.values[index] = float_to_half(values[index] * inverse);
+    for (std::int64_t index = begin; index < end; ++index)
+      result.values[index] = float_to_half(values[index] * inverse);
   });
   return result;
 }

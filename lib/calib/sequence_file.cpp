@@ -92,7 +92,8 @@ void SequenceWriter::commit(double loss) {
   if (!flushed) io_error(target_.parent_path(), "cannot be flushed");
 }
 
-SequenceReader::SequenceReader(const std::filesystem::path& path, const SequenceLayout& layout, const std::string& identity)
+SequenceReader::SequenceReader(const std::filesystem::path& path, const SequenceLayout& layout,
+                               const std::string& identity)
     : path_(path), layout_(layout) {
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) io_error(path, "cannot be opened");
@@ -106,7 +107,9 @@ SequenceReader::SequenceReader(const std::filesystem::path& path, const Sequence
     return;
   }
   ::close(descriptor_);
-  fail(ErrorKind::Io, fmt::format("{}: is not a finished sequence of this run; remove it and run the same command again", path.string()));
+  fail(ErrorKind::Io,
+       fmt::format("{}: is not a finished sequence of this run; remove it and run the same command again",
+                   path.string()));
 }
 
 SequenceReader::~SequenceReader() {
@@ -114,7 +117,10 @@ SequenceReader::~SequenceReader() {
 }
 
 SequenceReader::SequenceReader(SequenceReader&& other) noexcept
-    : path_(std::move(other.path_)), layout_(other.layout_), descriptor_(std::exchange(other.descriptor_, -1)), loss_(other.loss_) {}
+    : path_(std::move(other.path_)),
+      layout_(other.layout_),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      loss_(other.loss_) {}
 
 void SequenceReader::read(int layer, SequenceLayout::Part part, void* out) const {
   std::int64_t bytes = layout_.part_bytes(part), offset = layout_.offset(layer, part);

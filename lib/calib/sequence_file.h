@@ -18,7 +18,9 @@ struct SequenceLayout {
 
   enum Part { Key, Value, KeyGrad, ValueGrad, QueryMoment, AttentionMass };
   std::int64_t tensor_bytes() const { return tokens * shape.width() * std::int64_t{sizeof(float)}; }
-  std::int64_t moment_bytes() const { return std::int64_t{shape.width()} * shape.head_dim * std::int64_t{sizeof(double)}; }
+  std::int64_t moment_bytes() const {
+    return std::int64_t{shape.width()} * shape.head_dim * std::int64_t{sizeof(double)};
+  }
   std::int64_t mass_bytes() const { return tokens * std::int64_t{sizeof(float)}; }
   std::int64_t layer_bytes() const { return 4 * tensor_bytes() + moment_bytes() + mass_bytes(); }
   std::int64_t part_bytes(Part part) const;

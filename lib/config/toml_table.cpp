@@ -38,7 +38,8 @@ TomlTable TomlTable::parse(const std::string& text, const std::string& origin) {
 
 TomlTable TomlTable::read(const std::filesystem::path& path) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) fail(ErrorKind::Input, fmt::format("{}: is a folder, a TOML file is needed", path.string()));
+  if (std::filesystem::is_directory(path, error))
+    fail(ErrorKind::Input, fmt::format("{}: is a folder, a TOML file is needed", path.string()));
   std::ifstream stream(path, std::ios::binary);
   std::stringstream text;
   if (!stream || !(text << stream.rdbuf(), stream.good() || stream.eof())) {
@@ -49,7 +50,8 @@ TomlTable TomlTable::read(const std::filesystem::path& path) {
 
 void TomlTable::refuse(const std::string& key, const std::string& problem) const {
   const toml::node* node = impl_->table->get(key);
-  const std::string line = node && node->source().begin.line > 0 ? fmt::format(", line {}", node->source().begin.line) : "";
+  const std::string line =
+      node && node->source().begin.line > 0 ? fmt::format(", line {}", node->source().begin.line) : "";
   fail(ErrorKind::Usage, fmt::format("{}{}: '{}' {}", impl_->origin, line, impl_->prefix + key, problem));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Reading TOML with the strictness of a command line: every key is asked for by name and type, and a key that nobody asked
-// for is an error that lists the known ones.
+// Reading TOML with the strictness of a command line: every key is asked for by name and type, and a key that nobody
+// asked for is an error that lists the known ones.
 
 #include <cstdint>
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Writing stops with one Io error and leaves nothing behind, wherever the disk fills up; the process goes on and ends well.
-// A file-size limit stands for the full disk: the same failing pwrite(), without being root.
+// Writing stops with one Io error and leaves nothing behind, wherever the disk fills up; the process goes on and ends
+// well. A file-size limit stands for the full disk: the same failing pwrite(), without being root.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -46,17 +46,18 @@ std::filesystem::path written_by_h5py(const TempDir& folder, const std::string& 
 }
 
 template <class T>
-std::string line(const std::string& name, const std::string& dtype, const std::string& shape, const std::vector<T>& data,
-                 const std::string& filters = "") {
-  const std::string digest = sha256_of(std::string_view(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(T)));
+std::string line(const std::string& name, const std::string& dtype, const std::string& shape,
+                 const std::vector<T>& data, const std::string& filters = "") {
+  const std::string digest =
+      sha256_of(std::string_view(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(T)));
   return name + " " + dtype + " " + shape + " " + digest + (filters.empty() ? "" : " " + filters);
 }
 
-#define CHECK_SEEN(expected)                                    \
-  do {                                                          \
-    const std::string wanted = (expected);                      \
-    INFO("not seen by h5py: " << wanted);                       \
-    CHECK(seen.count(wanted) == 1);                             \
+#define CHECK_SEEN(expected)               \
+  do {                                     \
+    const std::string wanted = (expected); \
+    INFO("not seen by h5py: " << wanted);  \
+    CHECK(seen.count(wanted) == 1);        \
   } while (false)
 
 template <class T>

@@ -10,9 +10,18 @@ using namespace kvq;
 using namespace kvq::test;
 
 namespace {
-const char* const kShortForms[] = {"none", "int4", "int4:key=token", "nf3", "nuq3-1%", "nuq2-1%:qnorm,sink=4,share=head",
-                                   "K=nuq3-1%/V=nuq2-1%", "nuq8-0.125%:weights=none", "nuq1:weights=fisher-unscaled,sink=0",
-                                   "nuq3-1%:rope=post", "nuq3-1%:cap=2%", "int2:range=window"};
+const char* const kShortForms[] = {"none",
+                                   "int4",
+                                   "int4:key=token",
+                                   "nf3",
+                                   "nuq3-1%",
+                                   "nuq2-1%:qnorm,sink=4,share=head",
+                                   "K=nuq3-1%/V=nuq2-1%",
+                                   "nuq8-0.125%:weights=none",
+                                   "nuq1:weights=fisher-unscaled,sink=0",
+                                   "nuq3-1%:rope=post",
+                                   "nuq3-1%:cap=2%",
+                                   "int2:range=window"};
 constexpr const char* kSide = "codebook = \"nuq\"\nbits = 3\n";
 
 std::string toml(const std::string& key, const std::string& value = kSide, const std::string& top = "") {
@@ -58,8 +67,8 @@ qnorm = false
 
 TEST_CASE("What a long form leaves out is as in the short form") {
   CHECK(recipe_from_toml(toml(kSide), "test") == parse_recipe("nuq3"));
-  CHECK(recipe_from_toml(toml("codebook = \"int\"\nbits = 4\naxis = \"token\"\n", "codebook = \"int\"\nbits = 4\n"), "test") ==
-        parse_recipe("int4:key=token"));
+  CHECK(recipe_from_toml(toml("codebook = \"int\"\nbits = 4\naxis = \"token\"\n", "codebook = \"int\"\nbits = 4\n"),
+                         "test") == parse_recipe("int4:key=token"));
   CHECK(recipe_from_toml(toml("codebook = \"nuq\"\nbits = 3\noutliers = 0\n"), "test") == parse_recipe("nuq3"));
 }
 
@@ -73,10 +82,13 @@ TEST_CASE("Mistakes in a long form are named with place, value and what is known
     }
     return std::string();
   };
-  CHECK_THAT(message(toml("codebook = \"nuq\"\nbit = 3\n")), ContainsSubstring("my.toml") && ContainsSubstring("key.bits") && ContainsSubstring("missing"));
-  CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\nbit = 3\n")),
-             ContainsSubstring("line 4") && ContainsSubstring("'key.bit'") && ContainsSubstring("codebook, bits, axis"));
-  CHECK_THAT(message(toml("codebook = \"nuk\"\nbits = 3\n")), ContainsSubstring("'nuk'") && ContainsSubstring("nuq, int, nf"));
+  CHECK_THAT(message(toml("codebook = \"nuq\"\nbit = 3\n")),
+             ContainsSubstring("my.toml") && ContainsSubstring("key.bits") && ContainsSubstring("missing"));
+  CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\nbit = 3\n")), ContainsSubstring("line 4") &&
+                                                                           ContainsSubstring("'key.bit'") &&
+                                                                           ContainsSubstring("codebook, bits, axis"));
+  CHECK_THAT(message(toml("codebook = \"nuk\"\nbits = 3\n")),
+             ContainsSubstring("'nuk'") && ContainsSubstring("nuq, int, nf"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 9\n")), ContainsSubstring("9") && ContainsSubstring("1 to 8"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = \"3\"\n")), ContainsSubstring("must be an integer"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\noutliers = nan\n")), ContainsSubstring("finite"));

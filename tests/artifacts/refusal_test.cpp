@@ -82,7 +82,8 @@ TEST_CASE("Flipped bytes never crash a reader", "[slow]") {
     const std::string bytes = read_bytes(folder / "whole.h5");
     for (int round = 0; round < 400; ++round) {
       std::string damaged = bytes;
-      for (int flips = 0; flips < 1 + round % 4; ++flips) damaged[rng.below(damaged.size())] = static_cast<char>(rng.below(256));
+      for (int flips = 0; flips < 1 + round % 4; ++flips)
+        damaged[rng.below(damaged.size())] = static_cast<char>(rng.below(256));
       write_bytes(folder / "flipped.h5", damaged);
       refusal(kind.read, folder / "flipped.h5");  // accepted or refused, both are fine
     }
@@ -101,15 +102,18 @@ TEST_CASE("What is no artifact is named as what it is") {
   H5Fclose(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
   CHECK_THAT(refusal(read_whole_quantizer, path), ContainsSubstring("not one of kvq's"));
   write_thresholds(path, sample_thresholds(), true);
-  CHECK_THAT(refusal(read_whole_quantizer, path), ContainsSubstring("is a thresholds file, a quantizer file is needed"));
+  CHECK_THAT(refusal(read_whole_quantizer, path),
+             ContainsSubstring("is a thresholds file, a quantizer file is needed"));
 }
 
 TEST_CASE("Schema versions: a newer major version is refused with both numbers, a newer minor version is read") {
   for (const Kind& kind : kKinds) {
     const std::string newer = after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "2.0"); });
     CHECK_THAT(newer, ContainsSubstring("2.0") && ContainsSubstring("1.x") && ContainsSubstring("newer"));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "0.9"); }), ContainsSubstring("older"));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "1"); }), ContainsSubstring("major.minor"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "0.9"); }),
+               ContainsSubstring("older"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "1"); }),
+               ContainsSubstring("major.minor"));
     CHECK(after(kind, [](hid_t file) {
             replace_attribute(file, "schema_version", "1.9");
             replace_attribute(file, "added_later", "something");
@@ -122,24 +126,27 @@ TEST_CASE("Schema versions: a newer major version is refused with both numbers, 
 TEST_CASE("A file that was never finished is refused") {
   for (const Kind& kind : kKinds) {
     CHECK_THAT(after(kind, [](hid_t file) { H5Adelete(file, "complete"); }), ContainsSubstring("incomplete"));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "complete", std::int64_t{0}); }), ContainsSubstring("incomplete"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "complete", std::int64_t{0}); }),
+               ContainsSubstring("incomplete"));
   }
 }
 
 TEST_CASE("Missing objects and attributes are named") {
   const Kind &quantizer = kKinds[0], &thresholds = kKinds[1], &calibration = kKinds[2];
-  for (const char* name : {"/layers", "/layers/02", "/layers/01/key", "/layers/01/key/lower", "/layers/00/value/centroids", "/fingerprints"}) {
+  for (const char* name : {"/layers", "/layers/02", "/layers/01/key", "/layers/01/key/lower",
+                           "/layers/00/value/centroids", "/fingerprints"}) {
     CHECK_THAT(after_removal(quantizer, name), ContainsSubstring(name) && ContainsSubstring("is missing"));
   }
   for (const char* name : {"/sets/01", "/sets/00/key_post", "/sets/00/value/outlier_rate", "/sets/01/key/minimum"}) {
     CHECK_THAT(after_removal(thresholds, name), ContainsSubstring(name) && ContainsSubstring("is missing"));
   }
-  for (const char* name : {"/tokens", "/domain", "/loss", "/layers/02", "/layers/01/key_grad", "/layers/01/query_moment",
-                           "/layers/00/attention_mass"}) {
+  for (const char* name : {"/tokens", "/domain", "/loss", "/layers/02", "/layers/01/key_grad",
+                           "/layers/01/query_moment", "/layers/00/attention_mass"}) {
     CHECK_THAT(after_removal(calibration, name), ContainsSubstring(name) && ContainsSubstring("is missing"));
   }
   for (const char* name : {"model_sha256", "config", "parents", "layers", "head_dim", "rope_theta", "recipe_toml"}) {
-    CHECK_THAT(after(quantizer, [&](hid_t file) { H5Adelete(file, name); }), ContainsSubstring(name) && ContainsSubstring("is missing"));
+    CHECK_THAT(after(quantizer, [&](hid_t file) { H5Adelete(file, name); }),
+               ContainsSubstring(name) && ContainsSubstring("is missing"));
   }
   CHECK_THAT(after(calibration, [](hid_t file) { H5Adelete_by_name(file, "/layers/01/value", "scale", H5P_DEFAULT); }),
              ContainsSubstring("scale") && ContainsSubstring("is missing"));
@@ -150,19 +157,29 @@ TEST_CASE("Shapes and types are refused with what was found and what is needed")
   const auto replaced = [](const Kind& kind, const char* name, hid_t type, std::vector<hsize_t> shape) {
     return after(kind, [&](hid_t file) { replace_dataset(file, name, type, shape); });
   };
-  CHECK_THAT(replaced(quantizer, "/layers/00/key/lower", H5T_IEEE_F32LE, {6, 2}), ContainsSubstring("[6, 2]") && ContainsSubstring("[2, 6]"));
-  CHECK_THAT(replaced(quantizer, "/layers/00/key/lower", H5T_IEEE_F64LE, {2, 6}), ContainsSubstring("float64") && ContainsSubstring("float32"));
+  CHECK_THAT(replaced(quantizer, "/layers/00/key/lower", H5T_IEEE_F32LE, {6, 2}),
+             ContainsSubstring("[6, 2]") && ContainsSubstring("[2, 6]"));
+  CHECK_THAT(replaced(quantizer, "/layers/00/key/lower", H5T_IEEE_F64LE, {2, 6}),
+             ContainsSubstring("float64") && ContainsSubstring("float32"));
   CHECK_THAT(replaced(quantizer, "/layers/00/key/lower", H5T_IEEE_F32BE, {2, 6}), ContainsSubstring("big-endian"));
   // 2 bits want 4 centroids per codebook.
-  CHECK_THAT(replaced(quantizer, "/layers/00/key/centroids", H5T_IEEE_F32LE, {2, 8}), ContainsSubstring("[2, 8]") && ContainsSubstring("[2, 4]"));
-  CHECK_THAT(replaced(calibration, "/tokens", H5T_STD_I64LE, {2, 5}), ContainsSubstring("int64") && ContainsSubstring("int32"));
+  CHECK_THAT(replaced(quantizer, "/layers/00/key/centroids", H5T_IEEE_F32LE, {2, 8}),
+             ContainsSubstring("[2, 8]") && ContainsSubstring("[2, 4]"));
+  CHECK_THAT(replaced(calibration, "/tokens", H5T_STD_I64LE, {2, 5}),
+             ContainsSubstring("int64") && ContainsSubstring("int32"));
   CHECK_THAT(replaced(calibration, "/loss", H5T_IEEE_F64LE, {3}), ContainsSubstring("[3]") && ContainsSubstring("[2]"));
-  CHECK_THAT(replaced(calibration, "/layers/01/attention_mass", H5T_IEEE_F32LE, {9}), ContainsSubstring("[9]") && ContainsSubstring("[10]"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "head_dim", std::int64_t{7}); }), ContainsSubstring("[2, 7]"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "layers", std::int64_t{0}); }), ContainsSubstring("layers"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "heads", std::int64_t{3}); }), ContainsSubstring("multiple of kv_heads"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "layers", "three"); }), ContainsSubstring("integer"));
-  CHECK_THAT(after(calibration, [](hid_t file) { replace_attribute(file, "layers", std::int64_t{2}); }), ContainsSubstring("'/layers/02'"));
+  CHECK_THAT(replaced(calibration, "/layers/01/attention_mass", H5T_IEEE_F32LE, {9}),
+             ContainsSubstring("[9]") && ContainsSubstring("[10]"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "head_dim", std::int64_t{7}); }),
+             ContainsSubstring("[2, 7]"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "layers", std::int64_t{0}); }),
+             ContainsSubstring("layers"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "heads", std::int64_t{3}); }),
+             ContainsSubstring("multiple of kv_heads"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "layers", "three"); }),
+             ContainsSubstring("integer"));
+  CHECK_THAT(after(calibration, [](hid_t file) { replace_attribute(file, "layers", std::int64_t{2}); }),
+             ContainsSubstring("'/layers/02'"));
 }
 
 TEST_CASE("A dataset that claims more than the file holds is refused before memory is taken") {
@@ -194,17 +211,23 @@ TEST_CASE("Values that make no sense are refused with dataset and position") {
   const auto changed = [](const Kind& kind, const char* name, std::size_t index, float value) {
     return after(kind, [&](hid_t file) { overwrite(file, name, index, value); });
   };
-  CHECK_THAT(changed(quantizer, "/layers/01/key/lower", 7, kNaN), ContainsSubstring("/layers/01/key/lower") && ContainsSubstring("[1, 1]"));
+  CHECK_THAT(changed(quantizer, "/layers/01/key/lower", 7, kNaN),
+             ContainsSubstring("/layers/01/key/lower") && ContainsSubstring("[1, 1]"));
   CHECK_THAT(changed(quantizer, "/layers/01/key/upper", 0, kInf), ContainsSubstring("inf at [0, 0]"));
-  CHECK_THAT(changed(quantizer, "/layers/02/value/centroids", 1, -3.0f), ContainsSubstring("not sorted") && ContainsSubstring("[0, 1]"));
+  CHECK_THAT(changed(quantizer, "/layers/02/value/centroids", 1, -3.0f),
+             ContainsSubstring("not sorted") && ContainsSubstring("[0, 1]"));
   CHECK_THAT(changed(quantizer, "/layers/02/value/decoded", 1, kNaN), ContainsSubstring("decoded"));
-  CHECK_THAT(changed(quantizer, "/layers/01/key/lower", 3, 99.0f), ContainsSubstring("above") && ContainsSubstring("[0, 3]"));
+  CHECK_THAT(changed(quantizer, "/layers/01/key/lower", 3, 99.0f),
+             ContainsSubstring("above") && ContainsSubstring("[0, 3]"));
   CHECK_THAT(changed(thresholds, "/sets/00/key_post/upper", 13, kNaN), ContainsSubstring("[1, 0, 1]"));
   CHECK_THAT(changed(thresholds, "/sets/00/key/lower", 0, 1000.0f), ContainsSubstring("above"));
   CHECK_THAT(changed(calibration, "/layers/00/attention_mass", 4, -kInf), ContainsSubstring("attention_mass"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "rope_theta", -1.0); }), ContainsSubstring("rope_theta"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "rope_kind", "yarn"); }), ContainsSubstring("yarn"));
-  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "recipe_toml", "bits = 4"); }), ContainsSubstring("recipe_toml"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "rope_theta", -1.0); }),
+             ContainsSubstring("rope_theta"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "rope_kind", "yarn"); }),
+             ContainsSubstring("yarn"));
+  CHECK_THAT(after(quantizer, [](hid_t file) { replace_attribute(file, "recipe_toml", "bits = 4"); }),
+             ContainsSubstring("recipe_toml"));
   CHECK_THAT(after(thresholds, [](hid_t file) { replace_attribute(file, "cap", 1.5); }), ContainsSubstring("cap"));
 }
 
@@ -225,6 +248,7 @@ TEST_CASE("A NaN among the keys of a calibration is refused with its position") 
   }
   const CalibrationReader reader(path);
   CHECK_NOTHROW(reader.values(0, Side::Key));
-  CHECK_THROWS_WITH(reader.values(1, Side::Key), ContainsSubstring("/layers/01/key") && ContainsSubstring("nan at [2, 1, 5]"));
+  CHECK_THROWS_WITH(reader.values(1, Side::Key),
+                    ContainsSubstring("/layers/01/key") && ContainsSubstring("nan at [2, 1, 5]"));
   CHECK_THROWS_WITH(reader.gradients(2, Side::Value), ContainsSubstring("-inf at [0, 0, 0]"));
 }

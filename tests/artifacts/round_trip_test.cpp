@@ -146,5 +146,6 @@ TEST_CASE("Output that exists is replaced only when forced; nothing half-written
     abandoned.write_header(sample_calibration_header());
   }
   CHECK(entries(folder.path()) == 1);
-  CHECK_THROWS_WITH(write_quantizer(folder / "none.h5", {{}, {parse_recipe("none")}, {}}, false), ContainsSubstring("none"));
+  CHECK_THROWS_WITH(write_quantizer(folder / "none.h5", {{}, {parse_recipe("none")}, {}}, false),
+                    ContainsSubstring("none"));
 }

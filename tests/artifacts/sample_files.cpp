@@ -8,7 +8,11 @@
 namespace kvq::test {
 
 Provenance sample_provenance() {
-  return {std::string(64, 'a'), std::string(64, 'b'), std::string(64, 'c'), "samples = 2\nseed = 7\n", {{"calibration", std::string(64, 'd')}}};
+  return {std::string(64, 'a'),
+          std::string(64, 'b'),
+          std::string(64, 'c'),
+          "samples = 2\nseed = 7\n",
+          {{"calibration", std::string(64, 'd')}}};
 }
 
 namespace {
@@ -99,7 +103,8 @@ CalibrationHeader sample_calibration_header(std::int64_t sequences, std::int64_t
   header.sequences = sequences;
   header.seqlen = seqlen;
   header.bos = "window";
-  for (std::int64_t index = 0; index < sequences * seqlen; ++index) header.tokens.push_back(static_cast<std::int32_t>(3 * index));
+  for (std::int64_t index = 0; index < sequences * seqlen; ++index)
+    header.tokens.push_back(static_cast<std::int32_t>(3 * index));
   for (std::int64_t index = 0; index < sequences; ++index) {
     header.domains.push_back(index % 2 ? "code" : "prosa-ä");
     header.loss.push_back(2.5 + static_cast<double>(index));
@@ -121,14 +126,17 @@ CalibrationLayer sample_calibration_layer(const CalibrationHeader& header, int l
   }
   const int moments = header.shape.kv_heads * header.shape.head_dim * header.shape.head_dim;
   for (int index = 0; index < moments; ++index) data.query_moment.push_back(0.1 * index + layer);
-  for (std::int64_t token = 0; token < tokens; ++token) data.attention_mass.push_back(0.25f * static_cast<float>(token));
+  for (std::int64_t token = 0; token < tokens; ++token)
+    data.attention_mass.push_back(0.25f * static_cast<float>(token));
   return data;
 }
 
-void write_sample_calibration(const std::filesystem::path& path, const CalibrationHeader& header, int threads, bool force) {
+void write_sample_calibration(const std::filesystem::path& path, const CalibrationHeader& header, int threads,
+                              bool force) {
   CalibrationWriter writer(path, force, threads);
   writer.write_header(header);
-  for (int layer = 0; layer < header.shape.layers; ++layer) writer.write_layer(layer, sample_calibration_layer(header, layer));
+  for (int layer = 0; layer < header.shape.layers; ++layer)
+    writer.write_layer(layer, sample_calibration_layer(header, layer));
   writer.finish();
 }
 
@@ -167,8 +175,12 @@ void replace_attribute(hid_t file, const char* name, const std::string& text) {
   put_attribute(file, name, type, text.c_str());
   H5Tclose(type);
 }
-void replace_attribute(hid_t file, const char* name, std::int64_t value) { put_attribute(file, name, H5T_NATIVE_INT64, &value); }
-void replace_attribute(hid_t file, const char* name, double value) { put_attribute(file, name, H5T_NATIVE_DOUBLE, &value); }
+void replace_attribute(hid_t file, const char* name, std::int64_t value) {
+  put_attribute(file, name, H5T_NATIVE_INT64, &value);
+}
+void replace_attribute(hid_t file, const char* name, double value) {
+  put_attribute(file, name, H5T_NATIVE_DOUBLE, &value);
+}
 
 void replace_dataset(hid_t file, const char* name, hid_t type, const std::vector<hsize_t>& shape) {
   REQUIRE(H5Ldelete(file, name, H5P_DEFAULT) >= 0);

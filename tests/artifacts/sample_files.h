@@ -26,7 +26,7 @@ void write_sample_calibration(const std::filesystem::path& path, const Calibrati
 
 /// Opens the file for writing with HDF5's own driver.
 void edit(const std::filesystem::path& path, const std::function<void(hid_t file)>& change);
-void overwrite(hid_t file, const char* dataset, std::size_t index, float value);   ///< float32 datasets
+void overwrite(hid_t file, const char* dataset, std::size_t index, float value);  ///< float32 datasets
 void replace_attribute(hid_t file, const char* name, const std::string& text);
 void replace_attribute(hid_t file, const char* name, std::int64_t value);
 void replace_attribute(hid_t file, const char* name, double value);

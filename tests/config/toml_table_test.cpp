@@ -8,7 +8,8 @@ using namespace kvq;
 using namespace kvq::test;
 
 TEST_CASE("Values come back with their type; an absent key is no value") {
-  const TomlTable table = TomlTable::parse("name = \"x\"\ncount = 3\nshare = 0.5\non = true\n[inner]\ndeep = 7\n", "text");
+  const TomlTable table =
+      TomlTable::parse("name = \"x\"\ncount = 3\nshare = 0.5\non = true\n[inner]\ndeep = 7\n", "text");
   CHECK(table.text("name") == "x");
   CHECK(table.integer("count") == 3);
   CHECK(table.number("share") == 0.5);
@@ -27,7 +28,8 @@ TEST_CASE("A key that nobody asked for is refused with its line and the known ke
   const TomlTable table = TomlTable::parse("a = 1\nb = 2\ntypo = 3\n", "my.toml");
   table.integer("a");
   table.integer("b");
-  CHECK_THROWS_WITH(table.reject_unknown(), ContainsSubstring("my.toml, line 3") && ContainsSubstring("'typo'") && ContainsSubstring("a, b"));
+  CHECK_THROWS_WITH(table.reject_unknown(),
+                    ContainsSubstring("my.toml, line 3") && ContainsSubstring("'typo'") && ContainsSubstring("a, b"));
 }
 
 TEST_CASE("Wrong types and syntax errors say what is needed and where") {

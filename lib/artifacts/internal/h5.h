@@ -1,9 +1,10 @@
 #pragma once
-// The part of HDF5 that artifacts use, as values that clean up after themselves. Attributes hold scalars and strings only;
-// arrays are datasets. Everything in a file is little-endian, and no object carries a time stamp.
+// The part of HDF5 that artifacts use, as values that clean up after themselves. Attributes hold scalars and strings
+// only; arrays are datasets. Everything in a file is little-endian, and no object carries a time stamp.
 //
-// Errors: Io when writing fails; Input when a file cannot be opened; Format, naming file and object, for what is missing,
-// misshapen, mistyped or damaged. HDF5's own error stack never reaches the terminal; its innermost message is quoted.
+// Errors: Io when writing fails; Input when a file cannot be opened; Format, naming file and object, for what is
+// missing, misshapen, mistyped or damaged. HDF5's own error stack never reaches the terminal; its innermost message is
+// quoted.
 
 #include <cstdint>
 #include <filesystem>
@@ -48,8 +49,8 @@ struct Half {
 };
 
 using Shape = std::vector<std::uint64_t>;
-inline constexpr std::uint64_t kAny = ~std::uint64_t{0};      ///< in a wanted shape: any extent from 1
-inline constexpr std::uint64_t kAnyOrNone = kAny - 1;  ///< the same from 0
+inline constexpr std::uint64_t kAny = ~std::uint64_t{0};  ///< in a wanted shape: any extent from 1
+inline constexpr std::uint64_t kAnyOrNone = kAny - 1;     ///< the same from 0
 std::string to_string(const Shape& shape);                ///< "[2, 64]", kAny as "n"
 
 /// How a dataset of halves is cut along its first axis.

@@ -1,5 +1,6 @@
 #pragma once
-// HDF5's standard filters "shuffle" and "deflate" on one chunk, by ourselves: the library's own pipeline has one thread.
+// HDF5's standard filters "shuffle" and "deflate" on one chunk, by ourselves: the library's own pipeline has one
+// thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@ namespace kvq::h5 {
 inline constexpr int kDeflateLevel = 1;
 
 /// `data`, padded with zeros to `chunk_bytes`, as HDF5 stores it behind both filters. Thread-safe.
-std::vector<std::byte> shuffle_and_deflate(std::span<const std::byte> data, std::uint64_t chunk_bytes, std::size_t element_bytes);
+std::vector<std::byte> shuffle_and_deflate(std::span<const std::byte> data, std::uint64_t chunk_bytes,
+                                           std::size_t element_bytes);
 
 }  // namespace kvq::h5

@@ -18,8 +18,8 @@ void write_complete(const h5::Group& root);
 void write_shape(const h5::Group& root, const KvShape& shape);
 void write_rope(const h5::Group& root, const RopeParams& rope);
 
-/// Checks `kvq_schema`, `schema_version` and `complete` before anything else is looked at. Throws Format, or Mismatch for
-/// an artifact of another kind.
+/// Checks `kvq_schema`, `schema_version` and `complete` before anything else is looked at. Throws Format, or Mismatch
+/// for an artifact of another kind.
 Provenance read_provenance(const h5::Group& root, const std::string& schema);
 KvShape read_shape(const h5::Group& root);
 RopeParams read_rope(const h5::Group& root, const KvShape& shape);
@@ -28,8 +28,10 @@ RopeParams read_rope(const h5::Group& root, const KvShape& shape);
 std::string layer_name(int layer);
 
 /// Throws Format naming dataset and position of the first NaN or Inf.
-void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const float> data);
-void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape, std::span<const double> data);
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape,
+                    std::span<const float> data);
+void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape,
+                    std::span<const double> data);
 /// Throws Format where lower > upper.
 void require_ordered(const h5::Group& group, const std::string& lower, const std::string& upper, const h5::Shape& shape,
                      std::span<const float> low, std::span<const float> high);

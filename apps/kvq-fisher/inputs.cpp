@@ -1,0 +1,79 @@
+#include "kvq-fisher/inputs.h"
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+#include <kvq/core/rng.h>
+#include <kvq/model/threads.h>
+
+namespace kvq::apps {
+
+std::int64_t FisherInputs::tokens() const {
+  std::int64_t total = 0;
+  for (const TokenStream& stream : streams) total += static_cast<std::int64_t>(stream.ids.size());
+  return total;
+}
+
+std::vector<std::string> FisherInputs::domains() const {
+  std::vector<std::string> names;
+  for (const TokenStream& stream : streams) names.push_back(stream.domain);
+  return names;
+}
+
+std::string FisherInputs::text_sha256() const {
+  if (streams.size() == 1) return streams[0].text_sha256;
+  std::string all;
+  for (const TokenStream& stream : streams) all += stream.text_sha256 + "\n";
+  return sha256_of(all);
+}
+
+FisherInputs load_inputs(const FisherArguments& arguments, RunContext& context) {
+  FisherInputs inputs;
+  std::vector<TextArgument> texts;
+  std::vector<std::filesystem::path> files = {arguments.model};
+  for (const std::string& text : arguments.text) {
+    texts.push_back(TextArgument::parse(text));
+    files.push_back(texts.back().path);
+  }
+  inputs.watch = std::make_unique<InputWatch>(files);
+
+  std::vector<TextFile> contents;
+  for (const TextArgument& text : texts) contents.push_back(read_text(text));
+  inputs.tokenizer = load_tokenizer(arguments.model);
+  const BosMode bos = parse_bos_mode(arguments.bos);
+  inputs.prepend_bos = bos == BosMode::Window || (bos == BosMode::Auto && inputs.tokenizer->adds_bos);
+  if (inputs.prepend_bos && !inputs.tokenizer->bos_id) {
+    fail(ErrorKind::Usage,
+         fmt::format("--bos {}: the tokenizer of {} has no BOS token", arguments.bos, arguments.model.string()));
+  }
+  set_compute_threads(context.threads);
+  inputs.model = load_model(arguments.model, ModelOptions{parse_dtype(arguments.dtype)});
+  if (inputs.tokenizer->vocab_size() > inputs.model->config().vocab) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("{}: the tokenizer has {} tokens, the model's embedding only {}", arguments.model.string(),
+                     inputs.tokenizer->vocab_size(), inputs.model->config().vocab));
+  }
+  for (const TextFile& content : contents) inputs.streams.push_back(tokenize(*inputs.tokenizer, content));
+  if (const auto limit = inputs.model->config().context; limit > 0 && arguments.seqlen > limit) {
+    context.log.warning(fmt::format("--seqlen {} is beyond the model's context of {} tokens", arguments.seqlen, limit));
+  }
+  return inputs;
+}
+
+std::vector<Window> choose_windows(const FisherArguments& arguments, const FisherInputs& inputs) {
+  const std::int32_t bos = inputs.tokenizer->bos_id.value_or(-1);
+  if (!arguments.sequential) {
+    Rng rng(arguments.seed);
+    return sampled_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, bos, arguments.samples, rng);
+  }
+  std::vector<Window> windows =
+      sequential_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, bos, arguments.samples);
+  if (static_cast<std::int64_t>(windows.size()) < arguments.samples) {
+    fail(ErrorKind::Input, fmt::format("--samples {}: the text holds only {} sequences of --seqlen {}",
+                                       arguments.samples, windows.size(), arguments.seqlen));
+  }
+  return windows;
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,37 @@
+#include "kvq-fisher/options.h"
+
+namespace kvq::apps {
+
+void add_options(CLI::App& command, FisherArguments& arguments) {
+  command.add_option("--model", arguments.model, "GGUF file or Hugging Face folder")->required();
+  command
+      .add_option(
+          "--text", arguments.text,
+          "calibration text, [DOMAIN=]PATH: UTF-8, plain or JSONL; repeat for several, the samples are spread evenly")
+      ->required()
+      ->expected(1)
+      ->take_all();
+  command.add_option("--samples", arguments.samples, "number of sequences")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_option("--seqlen", arguments.seqlen, "tokens per sequence")
+      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30))
+      ->capture_default_str();
+  command.add_flag("--sequential", arguments.sequential, "the first sequences of each text instead of a seeded choice");
+  command
+      .add_option("--recompute", arguments.recompute,
+                  "auto (what memory allows), layer (least memory: each layer is run twice), or none (fastest)")
+      ->check(CLI::IsMember({"auto", "layer", "none"}))
+      ->capture_default_str();
+  command
+      .add_option("--bos", arguments.bos, "auto (as the tokenizer does), never, or window (one before each sequence)")
+      ->check(CLI::IsMember({"auto", "never", "window"}))
+      ->capture_default_str();
+  command.add_option("--dtype", arguments.dtype, "weights and products: fp32 or bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  command.add_option("--seed", arguments.seed, "seed of the choice of sequences")->capture_default_str();
+  command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,24 @@
+#pragma once
+// Options of kvq-fisher.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace kvq::apps {
+
+struct FisherArguments {
+  std::filesystem::path model, output;
+  std::vector<std::string> text;
+  std::int64_t samples = 16, seqlen = 2048;
+  bool sequential = false;
+  std::string recompute = "auto", bos = "auto", dtype = "fp32";
+  std::uint64_t seed = 0;
+};
+
+void add_options(CLI::App& command, FisherArguments& arguments);
+
+}  // namespace kvq::apps
