@@ -296,26 +296,26 @@ TEST_CASE("A scale whose inverse is infinite restores the centre, not NaN") {
 
 TEST_CASE("What does not fit the exact form is refused with its place") {
   const SideQuantizer quantizer = make_side("int4-1%", Side::Value, 2, 4);
-  std::vector<float> x(3 * 8, 1.0f);
-  x[8 + 5] = -7e4f;
+  std::vector<float> x(150 * 8, 1.0f);
+  x[130 * 8 + 5] = -7e4f;
   try {
     std::vector<float> copy = x;
     SideEncoder(quantizer).round_trip(copy, 1);
     FAIL("accepted");
   } catch (const ExactOverflow& overflow) {
     CHECK(overflow.kind() == ErrorKind::Numeric);
-    CHECK(overflow.token == 1);
+    CHECK(overflow.token == 130);
     CHECK(overflow.channel == 5);
     CHECK(overflow.value == -7e4f);
   }
   const SideEncoder no_outliers(make_side("int4", Side::Value, 2, 4));
   try {
     std::vector<float> copy = x;
-    copy[8 + 5] = 3e5f;  // the range of the token
+    copy[130 * 8 + 5] = 3e5f;  // the range of the token
     no_outliers.round_trip(copy, 2);
     FAIL("accepted");
   } catch (const ExactOverflow& overflow) {
-    CHECK(overflow.token == 1);
+    CHECK(overflow.token == 130);
     CHECK(overflow.channel == 5);
   }
   CHECK_THROWS_AS(no_outliers.round_exact(x), ExactOverflow);
