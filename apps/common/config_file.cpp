@@ -76,7 +76,8 @@ std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const 
         reader.read_option(command, path, name, node);
         continue;
       }
-      if (!app_.get_subcommand_no_throw(name)) {
+      const auto named = [&](const CLI::App* candidate) { return candidate->get_name() == name; };
+      if (app_.get_subcommands(named).empty()) {
         refuse(file, node.source(), fmt::format("[{}] is not a command of {}", name, app_.get_name()));
       }
       if (name != command.get_name()) continue;  // for another command

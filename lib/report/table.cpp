@@ -63,10 +63,11 @@ std::string to_markdown(const Table& original) {
   for (auto& row : table.rows) {
     for (std::string& cell : row) cell = escape_bars(cell);
   }
-  const auto widths = column_widths(table);
+  std::vector<std::size_t> widths = column_widths(table);
   std::vector<std::string> rule;
   for (std::size_t column = 0; column < widths.size(); ++column) {
-    rule.push_back(column == 0 ? std::string(widths[column], '-') : std::string(std::max<std::size_t>(widths[column], 2) - 1, '-') + ":");
+    widths[column] = std::max<std::size_t>(widths[column], column == 0 ? 1 : 2);  // room for "-" and "-:"
+    rule.push_back(column == 0 ? std::string(widths[column], '-') : std::string(widths[column] - 1, '-') + ":");
   }
   std::string text = line(table.header, widths, "| ", " | ", " |") + line(rule, widths, "| ", " | ", " |");
   for (const auto& row : table.rows) text += line(row, widths, "| ", " | ", " |");

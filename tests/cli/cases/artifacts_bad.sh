@@ -1,0 +1,43 @@
+# Artifacts that others may have changed: newer schema, incomplete, NaN, a missing dataset, unsorted centroids.
+python_with_h5py
+change() {  # change FROM TO PYTHON: `file` is the open copy
+  cp "$1" "$2"
+  chmod u+w "$2"
+  "$python" -c "
+import h5py, numpy, sys
+def datasets(group):
+    found = []
+    group.visititems(lambda name, item: found.append(item) if isinstance(item, h5py.Dataset) else None)
+    return found
+file = h5py.File(sys.argv[1], 'r+')
+$3
+file.close()" "$2"
+}
+nan='
+for data in datasets(file):
+    if data.dtype.kind == "f" and data.size > 1:
+        values = data[...]; values.flat[1] = numpy.nan; data[...] = values; break
+else: sys.exit("no dataset for a NaN")'
+newer='file.attrs["schema_version"] = "9.0"'
+incomplete='file.attrs["complete"] = 0'
+unmarked='del file.attrs["complete"]'
+shorter='
+name = datasets(file)[-1].name
+values = file[name][...]; del file[name]; file[name] = values.reshape(-1)[:-1]'
+for what in newer incomplete unmarked nan shorter; do
+  change "$calib" bad.h5 "${!what}"
+  # A damaged tensor is met when its layer is read.
+  refused bad.h5 kvq-threshold --calib bad.h5 --outliers 0.01 -o out.h5
+  change "$quantizer" bad.h5 "${!what}"
+  refused bad.h5 kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5
+  change "$thresholds" bad.h5 "${!what}"
+  refused bad.h5 kvq-fit --calib "$calib" --thresholds bad.h5 --recipe nuq3-1% -o out.h5
+done
+change "$quantizer" bad.h5 "$newer"
+refused 9.0 kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5
+change "$quantizer" bad.h5 '
+for data in datasets(file):
+    if "centroids" in data.name:
+        data[...] = data[...][..., ::-1]; break
+else: sys.exit("no centroids")'
+refused bad.h5 kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5

@@ -1,0 +1,71 @@
+# --config FILE.toml: the options of the command line, for every tool; the command line wins; a wrong key is refused.
+cp "$calibration_text" "text, with #1 and spaces.txt"
+cat >fisher.toml <<TOML
+# a comment
+model = "$model"
+text = ["text, with #1 and spaces.txt"]
+samples = 6
+seqlen = 64
+threads = 2
+output = "calib.h5"
+TOML
+runs kvq-fisher --config fisher.toml
+runs kvq-fisher --config fisher.toml -o again.h5 --samples 2
+[[ $(stat -c %s again.h5) -lt $(stat -c %s calib.h5) ]] || problem "the command line does not win"
+cat >threshold.toml <<TOML
+calib = "$calib"
+outliers = [0.01, 0.05]
+sinks = [1]
+threads = 2
+output = "thresholds.h5"
+TOML
+runs kvq-threshold --config threshold.toml
+same_bytes thresholds.h5 "$thresholds"
+cat >fit.toml <<TOML
+calib = "$calib"
+thresholds = "$thresholds"
+recipe = ["nuq3-1%", "int4"]
+output = "quantizers"
+quiet = true
+TOML
+runs kvq-fit --config fit.toml
+[[ ! -s $err ]] || problem "quiet = true"
+same_bytes "quantizers/$(basename "$quantizer")" "$quantizer"
+cat >eval.toml <<TOML
+model = "$model"
+text = "$evaluation_text"
+seqlen = 64
+max-windows = 1
+quantizer = ["$quantizer", "quantizers/int4.h5"]
+json = true
+TOML
+runs kvq-eval perplexity --config eval.toml
+[[ $(json "$out" "len(report['results'])") == 3 ]] || problem "results of eval.toml"
+runs kvq-eval --config eval.toml perplexity
+# Tables named like a command; those of other commands do not matter.
+{ echo '[perplexity]'; cat eval.toml; echo '[passkey]'; echo 'lengths = [900]'; } >tables.toml
+runs kvq-eval perplexity --config tables.toml
+is_json "$out"
+
+for tool in kvq-fisher kvq-threshold kvq-fit "kvq-eval perplexity" "kvq-eval passkey"; do
+  # shellcheck disable=SC2086  # two words
+  {
+    echo 'threads = 1' >bad.toml; echo 'thread = 2' >>bad.toml
+    refused "line 2: 'thread'" $tool --config bad.toml
+    refused "threads" $tool --config bad.toml
+    echo 'threads = 0' >bad.toml
+    refused --threads $tool --config bad.toml
+    echo 'threads = ' >bad.toml
+    refused "line 1" $tool --config bad.toml
+    printf 'threads = 1\nthreads = 2\n' >bad.toml
+    refused "line 2" $tool --config bad.toml
+    echo 'threads = 2020-01-01' >bad.toml
+    refused "threads" $tool --config bad.toml
+    echo 'threads = [1, 2]' >bad.toml
+    refused "threads" $tool --config bad.toml
+    printf '[threads]\nx = 1\n' >bad.toml
+    refused "threads" $tool --config bad.toml
+    echo 'config = "x.toml"' >bad.toml
+    refused "config" $tool --config bad.toml
+  }
+done

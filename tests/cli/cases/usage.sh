@@ -1,0 +1,61 @@
+# Bad usage: exit 2, one message that names the flag and its value.
+fisher=(kvq-fisher --model "$model" --text "$calibration_text" --seqlen 64 -o out.h5)
+threshold=(kvq-threshold --calib "$calib" -o out.h5)
+fit=(kvq-fit --calib "$calib" --thresholds "$thresholds" -o out.h5)
+perplexity=(kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64)
+passkey=(kvq-eval passkey --model "$model")
+
+for tool in kvq-fisher kvq-threshold kvq-fit kvq-eval "kvq-eval perplexity" "kvq-eval passkey"; do
+  # shellcheck disable=SC2086  # two words
+  refused required $tool
+done
+for command in "${fisher[*]}" "${threshold[*]}" "${fit[*]} --recipe int4" "${perplexity[*]}" "${passkey[*]}"; do
+  read -ra words <<<"$command"
+  refused --no-such-option "${words[@]}" --no-such-option
+  refused stray "${words[@]}" stray
+  refused --threads "${words[@]}" --threads 0
+  refused --threads "${words[@]}" --threads -1
+  refused --threads "${words[@]}" --threads many
+  refused --threads "${words[@]}" --threads
+  refused --threads "${words[@]}" --threads 1 --threads 2
+  refused --log-file "${words[@]}" --log-file ""
+  refused no/such/../folder/log "${words[@]}" --log-file /proc/no/such/../folder/log
+done
+refused no-such-command kvq-eval no-such-command
+
+# An empty value is a slip, in both spellings, and never eats the next argument.
+refused --text kvq-fisher --model "$model" --text "" -o out.h5
+refused --text kvq-fisher --model "$model" --text= -o out.h5
+refused --model "${perplexity[0]}" perplexity --model "" --text "$evaluation_text"
+refused --output "${perplexity[@]}" -o ""
+refused --calib kvq-threshold --calib "" -o out.h5
+refused --recipe "${fit[@]}" --recipe ""
+
+# Numbers out of range, with the range.
+refused --samples "${fisher[@]}" --samples 0
+refused --samples "${fisher[@]}" --samples -3
+refused --samples "${fisher[@]}" --samples 2.5
+refused --seqlen kvq-fisher --model "$model" --text "$calibration_text" --seqlen 1 -o out.h5
+refused --seqlen kvq-fisher --model "$model" --text "$calibration_text" --seqlen 0 -o out.h5
+refused --outliers "${threshold[@]}" --outliers -1e-3
+refused -1e-3 "${threshold[@]}" --outliers -1e-3
+refused --outliers "${threshold[@]}" --outliers=-1e-3
+refused --outliers "${threshold[@]}" --outliers 1.5
+refused --outliers "${threshold[@]}" --outliers nan
+refused --outliers "${threshold[@]}" --outliers 0.01,much
+refused --sinks "${threshold[@]}" --sinks -1
+refused --seqlen kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 1
+refused --max-windows "${perplexity[@]}" --max-windows 0
+refused --max-kl "${perplexity[@]}" --max-kl -0.1
+refused --lengths "${passkey[@]}" --lengths 0
+refused --lengths "${passkey[@]}" --lengths 100,-5
+refused --depths "${passkey[@]}" --depths 0
+refused --trials "${passkey[@]}" --trials 0
+
+# Words that are not known, with those that are.
+refused fp32 "${fisher[@]}" --dtype fp16
+refused window "${fisher[@]}" --bos maybe
+refused layer "${fisher[@]}" --recompute never
+refused simulated "${perplexity[@]}" --cache packed
+refused fp32 "${perplexity[@]}" --dtype int8
+refused chat "${passkey[@]}" --prompt xml
