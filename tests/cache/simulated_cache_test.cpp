@@ -202,6 +202,7 @@ TEST_CASE("Appending in any chunks gives the same cache") {
       for (const auto& chunks : kChunkings) {
         cache.reset();
         CHECK(cache.tokens() == 0);
+        CHECK(cache.footprint().total() == 0);
         const at::Tensor pieces = run(cache, window, chunks, 1, dtype);
         CHECK(largest_difference(whole, pieces) < (dtype == at::kFloat ? 2e-6 : 1e-2));
         CHECK(cache.footprint().total() == bytes);
