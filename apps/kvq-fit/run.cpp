@@ -48,7 +48,7 @@ void explain(const std::vector<Recipe>& recipes, bool json) {
   for (const Recipe& recipe : recipes) {
     const std::string toml = recipe_to_toml(recipe);
     list.push_back({{"recipe", short_form(recipe)}, {"slug", slug(recipe)}, {"toml", toml}});
-    text += fmt::format("{}# {}\n{}", text.empty() ? "" : "\n", short_form(recipe), toml);
+    text += (text.empty() ? "" : "\n") + toml;
   }
   print_result(json ? nlohmann::ordered_json({{"recipes", std::move(list)}}).dump(2) : text);
 }

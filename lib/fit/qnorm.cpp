@@ -1,12 +1,14 @@
 #include <kvq/fit/qnorm.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include <kvq/core/parallel.h>
 #include <kvq/fit/moments.h>
+#include <kvq/quant/encode_loops.h>
 
 namespace kvq {
 
@@ -14,14 +16,27 @@ namespace {
 
 constexpr std::int64_t kBlock = std::int64_t{1} << 16;
 
-int code_of(const std::vector<float>& boundaries, float x_hat) {
-  return static_cast<int>(std::lower_bound(boundaries.begin(), boundaries.end(), x_hat) - boundaries.begin());
+/// Calls visit(index, code) for the values of [begin, end) that take part, in order. Codes come from the encoder's
+/// loops.
+template <typename Visit>
+void for_each_code(const Codebook& codebook, std::span<const float> values, std::span<const float> weights,
+                   std::int64_t begin, std::int64_t end, Visit visit) {
+  static const EncodeLoops& loops = encode_loops(best_simd_level());
+  constexpr std::int64_t kChunk = 1024;
+  std::uint8_t codes[kChunk];
+  const std::vector<float> boundaries = codebook.boundaries();
+  const int bits = std::bit_width(codebook.centroids.size()) - 1;
+  for (std::int64_t chunk = begin; chunk < end; chunk += kChunk) {
+    const std::int64_t length = std::min(kChunk, end - chunk);
+    loops.assign_codes(values.data() + chunk, static_cast<int>(length), boundaries.data(), bits, codes);
+    for (std::int64_t i = 0; i < length; ++i)
+      if (weights[chunk + i] > 0) visit(chunk + i, codes[i]);
+  }
 }
 
 }  // namespace
 
 void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<const float> weights, int threads) {
-  const std::vector<float> boundaries = codebook.boundaries();
   const auto total = static_cast<std::int64_t>(values.size());
   struct Both {
     Moments original, coded;
@@ -30,13 +45,12 @@ void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<co
   parallel_ranges(total, kBlock, threads, [&](std::int64_t begin, std::int64_t end) {
     double count = 0, sum = 0, squares = 0;
     std::vector<std::int64_t> used(codebook.centroids.size());
-    for (std::int64_t i = begin; i < end; ++i) {
-      if (!(weights[i] > 0)) continue;
+    for_each_code(codebook, values, weights, begin, end, [&](std::int64_t i, int code) {
       count += 1;
       sum += values[i];
       squares += static_cast<double>(values[i]) * values[i];
-      ++used[code_of(boundaries, values[i])];
-    }
+      ++used[code];
+    });
     if (count == 0) return;
     Both& block = blocks[begin / kBlock];
     // Values lie in [-1, 1]: the plain sums lose nothing that matters.
@@ -57,17 +71,16 @@ void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<co
 
 CodebookError codebook_error(const Codebook& codebook, std::span<const float> values, std::span<const float> weights,
                              int threads) {
-  const std::vector<float> boundaries = codebook.boundaries();
   const auto total = static_cast<std::int64_t>(values.size());
   std::vector<CodebookError> blocks((total + kBlock - 1) / kBlock);
   parallel_ranges(total, kBlock, threads, [&](std::int64_t begin, std::int64_t end) {
-    CodebookError& block = blocks[begin / kBlock];
-    for (std::int64_t i = begin; i < end; ++i) {
-      if (!(weights[i] > 0)) continue;
-      const double difference = static_cast<double>(values[i]) - codebook.decoded[code_of(boundaries, values[i])];
-      block.error += weights[i] * difference * difference;
-      block.weight += weights[i];
-    }
+    CodebookError sum;
+    for_each_code(codebook, values, weights, begin, end, [&](std::int64_t i, int code) {
+      const double difference = static_cast<double>(values[i]) - codebook.decoded[code];
+      sum.error += weights[i] * difference * difference;
+      sum.weight += weights[i];
+    });
+    blocks[begin / kBlock] = sum;
   });
   CodebookError all;
   for (const CodebookError& block : blocks) {
