@@ -60,8 +60,8 @@ const Architecture& architecture_of_gguf(const std::string& general_architecture
     if (general_architecture == architecture.gguf_name) return architecture;
     known.push_back(architecture.gguf_name);
   }
-  fail(ErrorKind::Input, fmt::format("{}: general.architecture '{}' is not supported; known: {}", file, general_architecture,
-                                     fmt::join(known, ", ")));
+  fail(ErrorKind::Input, fmt::format("{}: general.architecture '{}' is not supported; known: {}", file,
+                                     general_architecture, fmt::join(known, ", ")));
 }
 
 const Architecture& architecture_of_hf(const std::string& model_type, const std::string& file) {

@@ -1,6 +1,6 @@
 #pragma once
-// The architectures this library knows, each described in one place: how files name it and its tensors, and in which order
-// they store the rows of Q and K. Everything that differs between architectures or formats is read from here.
+// The architectures this library knows, each described in one place: how files name it and its tensors, and in which
+// order they store the rows of Q and K. Everything that differs between architectures or formats is read from here.
 
 #include <string>
 #include <vector>

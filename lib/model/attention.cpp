@@ -18,8 +18,8 @@ namespace {
 /// Queries that share a mask when a prefix stands before them: [kMaskedQueries, keys] is all that exists of it.
 constexpr std::int64_t kMaskedQueries = 128;
 
-/// Attention of `[kv_heads, group, queries, head_dim]` over `[kv_heads, group, keys, head_dim]` by the tiled kernel, called
-/// by name: the general entry point may choose one that builds [heads, queries, keys].
+/// Attention of `[kv_heads, group, queries, head_dim]` over `[kv_heads, group, keys, head_dim]` by the tiled kernel,
+/// called by name: the general entry point may choose one that builds [heads, queries, keys].
 at::Tensor flash(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values, bool causal,
                  const std::optional<at::Tensor>& mask) {
   return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, keys, values, 0.0, causal, mask));
@@ -27,7 +27,8 @@ at::Tensor flash(const at::Tensor& query, const at::Tensor& keys, const at::Tens
 
 /// Query i of the block sees the first `visible + i` of `keys` keys.
 at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, std::int64_t visible) {
-  at::Tensor mask = at::full({queries, keys}, -std::numeric_limits<float>::infinity(), at::TensorOptions().dtype(at::kFloat));
+  at::Tensor mask =
+      at::full({queries, keys}, -std::numeric_limits<float>::infinity(), at::TensorOptions().dtype(at::kFloat));
   float* out = mask.mutable_data_ptr<float>();
   for (std::int64_t query = 0; query < queries; ++query) std::fill_n(out + query * keys, visible + query, 0.0f);
   return mask;
@@ -70,7 +71,8 @@ void ExactAttention::Grown::append(const at::Tensor& more) {
   } else {
     if (length + added > store.size(0)) {
       // Doubling, so that a token by token continuation copies each token a constant number of times.
-      at::Tensor larger = at::empty({std::max(2 * store.size(0), length + added), more.size(1), more.size(2)}, more.options());
+      at::Tensor larger =
+          at::empty({std::max(2 * store.size(0), length + added), more.size(1), more.size(2)}, more.options());
       larger.narrow(0, 0, length).copy_(store.narrow(0, 0, length));
       store = larger;
     }

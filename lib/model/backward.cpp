@@ -53,7 +53,8 @@ int layers_that_fit(const ModelConfig& config, std::int64_t tokens) {
   // What is free once the layers' boundaries and one layer's own graph are in memory; a tenth stays for others.
   const std::int64_t graph = layer_graph_bytes(config, tokens);
   const std::int64_t boundaries = std::int64_t{config.kv.layers} * tokens * config.hidden * 4;
-  const std::int64_t free = available_memory_bytes() / 10 * 9 - boundaries - 2 * graph - kLogitChunk * config.vocab * 8LL;
+  const std::int64_t free =
+      available_memory_bytes() / 10 * 9 - boundaries - 2 * graph - kLogitChunk * config.vocab * 8LL;
   return static_cast<int>(std::clamp<std::int64_t>(free / graph, 0, config.kv.layers));
 }
 
@@ -68,8 +69,9 @@ Recompute parse_recompute(const std::string& word) {
 
 std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens) {
   const std::int64_t query_width = std::int64_t{config.kv.heads} * config.kv.head_dim;
-  // Inputs of both norms, their results, Q K V before and after RoPE, attention's result twice, gate, up and product.
-  const std::int64_t per_token = 5LL * config.hidden + 4 * query_width + 4 * config.kv.width() + 3LL * config.intermediate;
+  // Inputs of both norms; Q, K and V; Q and K after RoPE, V apart, attention's result; gate and up.
+  const std::int64_t per_token =
+      2LL * config.hidden + 3 * query_width + 4LL * config.kv.width() + 2LL * config.intermediate;
   return tokens * per_token * 4;
 }
 
@@ -78,8 +80,11 @@ double sequence_gradients(Model& model, const std::vector<std::int32_t>& ids, Re
   const ModelConfig& config = model.config();
   const int layers = config.kv.layers;
   const auto tokens = static_cast<std::int64_t>(ids.size());
-  if (tokens < 2) fail(ErrorKind::Input, fmt::format("a sequence of {} tokens predicts none; at least 2 are needed", tokens));
-  const int kept = recompute == Recompute::None ? layers : recompute == Recompute::Layer ? 0 : layers_that_fit(config, tokens);
+  if (tokens < 2)
+    fail(ErrorKind::Input, fmt::format("a sequence of {} tokens predicts none; at least 2 are needed", tokens));
+  const int kept = recompute == Recompute::None    ? layers
+                   : recompute == Recompute::Layer ? 0
+                                                   : layers_that_fit(config, tokens);
 
   ExactAttention attention(config.kv, config.rope);
   std::vector<at::Tensor> boundary(layers);  // input of each layer

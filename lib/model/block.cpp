@@ -16,7 +16,8 @@ at::Tensor block_forward(const ModelConfig& config, LinearMode mode, const Layer
   const std::int64_t tokens = hidden.size(0), query_width = std::int64_t{kv.heads} * kv.head_dim;
   const std::string where = fmt::format("layer {}", layer);
 
-  const at::Tensor qkv = linear(mode, rms_norm(hidden, weights.attention_norm, config.norm_eps), weights.qkv, weights.qkv_bias);
+  const at::Tensor qkv =
+      linear(mode, rms_norm(hidden, weights.attention_norm, config.norm_eps), weights.qkv, weights.qkv_bias);
   const std::vector<at::Tensor> parts = at::unsafe_split_with_sizes(qkv, {query_width, kv.width(), kv.width()}, 1);
   AttentionInput input;
   input.layer = layer;

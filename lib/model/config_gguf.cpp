@@ -28,7 +28,8 @@ class Keys {
     std::int64_t value = 0;
     if (const auto* list = std::get_if<std::vector<std::int64_t>>(stored)) {
       // Some writers repeat a size for every layer; layers that differ are another architecture.
-      if (list->empty() || std::any_of(list->begin(), list->end(), [&](auto entry) { return entry != list->front(); })) {
+      if (list->empty() ||
+          std::any_of(list->begin(), list->end(), [&](auto entry) { return entry != list->front(); })) {
         fail(ErrorKind::Input, fmt::format("{} differs between layers, which is not supported", where(key)));
       }
       value = list->front();
@@ -36,7 +37,8 @@ class Keys {
       value = file_.require_int(full(key));
     }
     if (value < 1 || value > kMaxDimension) {
-      fail(ErrorKind::Format, fmt::format("{} is {}; an integer from 1 to {} is expected", where(key), value, kMaxDimension));
+      fail(ErrorKind::Format,
+           fmt::format("{} is {}; an integer from 1 to {} is expected", where(key), value, kMaxDimension));
     }
     return static_cast<int>(value);
   }
@@ -86,8 +88,9 @@ double llama3_stretch(double frequency, const RopeParams& llama3) {
   return 1.0 / ((1.0 - blend) / llama3.factor + blend);
 }
 
-/// GGUF stores llama3 scaling as one divisor per pair. The parameters behind them are recovered, because artifacts and the
-/// Hugging Face form of a model name RoPE by parameters; divisors that no llama3 scaling makes are refused, not dropped.
+/// GGUF stores llama3 scaling as one divisor per pair. The parameters behind them are recovered, because artifacts and
+/// the Hugging Face form of a model name RoPE by parameters; divisors that no llama3 scaling makes are refused, not
+/// dropped.
 void apply_rope_factors(const GgufFile& file, RopeParams& rope) {
   const TensorInfo* info = file.find(kRopeFactors);
   if (!info) return;
@@ -114,9 +117,10 @@ void apply_rope_factors(const GgufFile& file, RopeParams& rope) {
   for (int pair = 0; pair < pairs; ++pair) {
     const double expected = llama3_stretch(frequencies[pair], llama3);
     if (!(std::abs(factors[pair] - expected) <= 1e-3 * expected)) {
-      fail(ErrorKind::Input, fmt::format("{}: divisor {} of pair {} is not supported; llama3 scaling (8192, 1, 4) by {} would "
-                                         "have {:.6g}",
-                                         where, factors[pair], pair, largest, expected));
+      fail(ErrorKind::Input,
+           fmt::format("{}: divisor {} of pair {} is not supported; llama3 scaling (8192, 1, 4) by {} would "
+                       "have {:.6g}",
+                       where, factors[pair], pair, largest, expected));
     }
   }
   rope = llama3;
@@ -166,9 +170,9 @@ void read_gguf_config(const GgufFile& file, ModelSource& source) {
   } else if (config.hidden % config.kv.heads == 0) {
     config.kv.head_dim = config.hidden / config.kv.heads;
   } else {
-    fail(ErrorKind::Format, fmt::format("{} is {}, not a divisor of {} = {}, and {} is not given", keys.where("attention.head_count"),
-                                        config.kv.heads, keys.full("embedding_length"), config.hidden,
-                                        keys.full("attention.key_length")));
+    fail(ErrorKind::Format,
+         fmt::format("{} is {}, not a divisor of {} = {}, and {} is not given", keys.where("attention.head_count"),
+                     config.kv.heads, keys.full("embedding_length"), config.hidden, keys.full("attention.key_length")));
   }
   if (const int value_length = keys.dimension("attention.value_length").value_or(config.kv.head_dim);
       value_length != config.kv.head_dim) {
@@ -189,10 +193,11 @@ void read_gguf_config(const GgufFile& file, ModelSource& source) {
   }
   const auto* tokens = file.find_strings("tokenizer.ggml.tokens");
   if (tokens && static_cast<std::int64_t>(tokens->size()) != config.vocab) {
-    fail(ErrorKind::Format, fmt::format("{}: tokenizer.ggml.tokens has {} entries, but the model's vocabulary has {}", path,
-                                        tokens->size(), config.vocab));
+    fail(ErrorKind::Format, fmt::format("{}: tokenizer.ggml.tokens has {} entries, but the model's vocabulary has {}",
+                                        path, tokens->size(), config.vocab));
   }
-  check_config(config, path, "llama.attention.head_count", "llama.attention.head_count_kv", "llama.attention.key_length");
+  check_config(config, path, "llama.attention.head_count", "llama.attention.head_count_kv",
+               "llama.attention.key_length");
 }
 
 }  // namespace kvq

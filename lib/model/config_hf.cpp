@@ -29,9 +29,10 @@ class Fields {
   std::optional<std::int64_t> integer(const char* key, std::int64_t low, std::int64_t high) const {
     const json* value = find(key);
     if (!value) return std::nullopt;
-    const bool fits = value->is_number_integer() &&
-                      (!value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(high)) &&
-                      value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high;
+    const bool fits =
+        value->is_number_integer() &&
+        (!value->is_number_unsigned() || value->get<std::uint64_t>() <= static_cast<std::uint64_t>(high)) &&
+        value->get<std::int64_t>() >= low && value->get<std::int64_t>() <= high;
     if (!fits) bad(key, *value, fmt::format("an integer from {} to {} is expected", low, high));
     return value->get<std::int64_t>();
   }
@@ -68,7 +69,8 @@ class Fields {
     fail(ErrorKind::Format, fmt::format("{}: {}{} is {}; {}", file_, prefix_, key, shown(value), expected));
   }
   [[noreturn]] void refuse(const char* key, const std::string& why) const {
-    fail(ErrorKind::Input, fmt::format("{}: {}{} = {} is not supported; {}", file_, prefix_, key, shown(object_.at(key)), why));
+    fail(ErrorKind::Input,
+         fmt::format("{}: {}{} = {} is not supported; {}", file_, prefix_, key, shown(object_.at(key)), why));
   }
   [[noreturn]] void missing(const char* key) const {
     fail(ErrorKind::Format, fmt::format("{}: {}{} is missing", file_, prefix_, key));
@@ -134,7 +136,8 @@ RopeParams read_rope(const Fields& fields, const std::string& file) {
 }
 
 void refuse_unsupported(const Fields& fields) {
-  if (fields.find("quantization_config")) fields.refuse("quantization_config", "weights must be unquantized (or a GGUF file)");
+  if (fields.find("quantization_config"))
+    fields.refuse("quantization_config", "weights must be unquantized (or a GGUF file)");
   if (fields.find("sliding_window")) fields.refuse("sliding_window", "full attention (null) is expected");
   if (const json* types = fields.find("layer_types")) {
     for (const json& type : *types) {
@@ -183,8 +186,9 @@ void read_hf_config(const HfFolder& folder, ModelSource& source) {
   } else if (config.hidden % config.kv.heads == 0) {
     config.kv.head_dim = config.hidden / config.kv.heads;
   } else {
-    fail(ErrorKind::Format, fmt::format("{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is not given",
-                                        file, config.hidden, config.kv.heads));
+    fail(ErrorKind::Format,
+         fmt::format("{}: hidden_size {} is not a multiple of num_attention_heads {}, and head_dim is not given", file,
+                     config.hidden, config.kv.heads));
   }
   config.norm_eps = fields.require_positive("rms_norm_eps");
   config.context = fields.integer("max_position_embeddings", 1, INT64_MAX).value_or(0);

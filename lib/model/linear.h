@@ -11,8 +11,8 @@ namespace kvq {
 enum class LinearMode {
   Fp32,
   Bf16,         ///< bf16 operands, products summed in fp32 by the CPU's own instructions
-  Bf16Rounded,  ///< CPU without bf16 instructions: operands rounded to bf16, kept and multiplied as fp32. The same numbers
-                ///< (sums apart) without the library's scalar fallback, which is five times slower than fp32.
+  Bf16Rounded,  ///< CPU without bf16 instructions: operands rounded to bf16, kept and multiplied as fp32. The same
+                ///< numbers (sums apart) without the library's scalar fallback, which is five times slower than fp32.
 };
 LinearMode linear_mode(Dtype dtype);
 

@@ -13,7 +13,8 @@
 
 namespace kvq {
 
-WindowLoss next_token_loss(Model& model, const at::Tensor& hidden, const std::vector<std::int32_t>& ids, bool with_grad) {
+WindowLoss next_token_loss(Model& model, const at::Tensor& hidden, const std::vector<std::int32_t>& ids,
+                           bool with_grad) {
   const std::int64_t tokens = hidden.size(0), predictions = tokens - 1;
   KVQ_ASSERT(static_cast<std::int64_t>(ids.size()) == tokens && predictions >= 1);
   WindowLoss loss;

@@ -19,6 +19,7 @@ struct WindowLoss {
 };
 
 /// `hidden`: final hidden states of the window (before the final norm), `[tokens, hidden]`.
-WindowLoss next_token_loss(Model& model, const at::Tensor& hidden, const std::vector<std::int32_t>& ids, bool with_grad);
+WindowLoss next_token_loss(Model& model, const at::Tensor& hidden, const std::vector<std::int32_t>& ids,
+                           bool with_grad);
 
 }  // namespace kvq

@@ -33,7 +33,8 @@ std::int64_t reclaimable(const std::filesystem::path& folder) {
 }
 
 /// What `folder` and its ancestors up to `root` leave; a limit anywhere on the way counts.
-std::int64_t left_in_group(const std::filesystem::path& root, std::filesystem::path folder, const char* limit, const char* usage) {
+std::int64_t left_in_group(const std::filesystem::path& root, std::filesystem::path folder, const char* limit,
+                           const char* usage) {
   std::int64_t left = kUnknown;
   while (true) {
     const auto most = number_in(folder / limit), used = number_in(folder / usage);

@@ -31,16 +31,17 @@ class TransformerModel final : public Model {
   at::Tensor embed(const std::vector<std::int32_t>& ids) override {
     for (std::size_t token = 0; token < ids.size(); ++token) {
       if (ids[token] < 0 || ids[token] >= config_.vocab) {
-        fail(ErrorKind::Mismatch, fmt::format("token {} has id {}, but the model's vocabulary is 0 to {}: text was tokenized "
-                                              "for another model",
-                                              token, ids[token], config_.vocab - 1));
+        fail(ErrorKind::Mismatch,
+             fmt::format("token {} has id {}, but the model's vocabulary is 0 to {}: text was tokenized "
+                         "for another model",
+                         token, ids[token], config_.vocab - 1));
       }
     }
     return weights_.embed(ids);
   }
 
-  at::Tensor layer_forward(int layer, const at::Tensor& hidden, std::int64_t first_position, AttentionBackend& attention,
-                           KvObserver* observer) override {
+  at::Tensor layer_forward(int layer, const at::Tensor& hidden, std::int64_t first_position,
+                           AttentionBackend& attention, KvObserver* observer) override {
     return block_forward(config_, mode_, weights_.layer(layer), layer, hidden, first_position, attention, observer);
   }
 

@@ -82,19 +82,20 @@ void check_tensors(ModelSource& source) {
 
 }  // namespace
 
-void check_config(const ModelConfig& config, const std::string& file, const char* heads_field, const char* kv_heads_field,
-                  const char* head_dim_field) {
+void check_config(const ModelConfig& config, const std::string& file, const char* heads_field,
+                  const char* kv_heads_field, const char* head_dim_field) {
   const KvShape& kv = config.kv;
   if (kv.heads % kv.kv_heads != 0) {
-    fail(ErrorKind::Format, fmt::format("{}: {} = {} is not a multiple of {} = {}", file, heads_field, kv.heads, kv_heads_field,
-                                        kv.kv_heads));
+    fail(ErrorKind::Format, fmt::format("{}: {} = {} is not a multiple of {} = {}", file, heads_field, kv.heads,
+                                        kv_heads_field, kv.kv_heads));
   }
   if (kv.head_dim % 2 != 0) {
-    fail(ErrorKind::Format, fmt::format("{}: {} = {} is odd; RoPE needs an even number", file, head_dim_field, kv.head_dim));
+    fail(ErrorKind::Format,
+         fmt::format("{}: {} = {} is odd; RoPE needs an even number", file, head_dim_field, kv.head_dim));
   }
   if (std::int64_t{kv.heads} * kv.head_dim > kMaxDimension) {
-    fail(ErrorKind::Format, fmt::format("{}: {} = {} times {} = {} is more than {}", file, heads_field, kv.heads, head_dim_field,
-                                        kv.head_dim, kMaxDimension));
+    fail(ErrorKind::Format, fmt::format("{}: {} = {} times {} = {} is more than {}", file, heads_field, kv.heads,
+                                        head_dim_field, kv.head_dim, kMaxDimension));
   }
 }
 

@@ -19,14 +19,15 @@ struct ModelSource {
   const Architecture* architecture = nullptr;
   const TensorNames* names = nullptr;  ///< of this format
   bool qk_permuted = false;            ///< rows of Q and K must be put in Hugging Face's order
-  bool output_bias = false;            ///< the attention's output projection has a bias (q, k, v: config.attention_bias)
+  bool output_bias = false;  ///< the attention's output projection has a bias (q, k, v: config.attention_bias)
   ModelConfig config;
   std::unique_ptr<TensorSource> tensors;
   std::vector<std::filesystem::path> files;  ///< whose bytes identify the model
 };
 
-/// Opens, reads the configuration and checks the tensor table against it: every tensor there, of the expected shape, none
-/// that the architecture does not know. Throws Input (what is not supported, by field) and Format (damaged, inconsistent).
+/// Opens, reads the configuration and checks the tensor table against it: every tensor there, of the expected shape,
+/// none that the architecture does not know. Throws Input (what is not supported, by field) and Format (damaged,
+/// inconsistent).
 ModelSource open_model_source(const std::filesystem::path& path);
 
 /// The configuration as the metadata tells it (tensors not looked at, except rope_freqs.weight).
@@ -35,8 +36,8 @@ void read_hf_config(const HfFolder& folder, ModelSource& source);
 
 /// Relations that hold for every architecture: positive sizes, heads that divide, an even head_dim. `field` names as in
 /// the file: heads, kv_heads, head_dim.
-void check_config(const ModelConfig& config, const std::string& file, const char* heads_field, const char* kv_heads_field,
-                  const char* head_dim_field);
+void check_config(const ModelConfig& config, const std::string& file, const char* heads_field,
+                  const char* kv_heads_field, const char* head_dim_field);
 
 /// Every size of a model stays below this, so that products of three of them fit 64 bits.
 inline constexpr std::int64_t kMaxDimension = 1 << 20;

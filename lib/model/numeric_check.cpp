@@ -50,8 +50,8 @@ void check_finite(const at::Tensor& tensor, const std::string& where, const char
       const float value = data[token * rows.stride(0) + at];
       if (std::isfinite(value)) continue;
       const std::string head = values.dim() == 3 ? fmt::format(" head {},", at / channels) : "";
-      fail(ErrorKind::Numeric, fmt::format("{}: {} of token {},{} channel {} is {}", where, what, first_position + token, head,
-                                           at % channels, value));
+      fail(ErrorKind::Numeric, fmt::format("{}: {} of token {},{} channel {} is {}", where, what,
+                                           first_position + token, head, at % channels, value));
     }
   }
 }

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
+
+#include <kvq/model/elementwise.h>
 
 namespace kvq {
 
@@ -13,7 +14,8 @@ RopeTable::RopeTable(const RopeParams& params) : params_(params) {}
 
 void RopeTable::grow(std::int64_t positions) {
   if (positions <= positions_) return;
-  const c10::InferenceMode ordinary_tensors(false);  // autograd must accept the tables later, whatever the caller's mode
+  const c10::InferenceMode ordinary_tensors(
+      false);  // autograd must accept the tables later, whatever the caller's mode
   positions = std::max<std::int64_t>(positions, std::min<std::int64_t>(2 * positions_, positions + 8192));
   const std::vector<double> frequencies = params_.inverse_frequencies();
   const std::int64_t pairs = params_.rotary_dim / 2;
@@ -32,14 +34,9 @@ void RopeTable::grow(std::int64_t positions) {
 }
 
 at::Tensor RopeTable::apply(const at::Tensor& x, std::int64_t first_position) {
-  const std::int64_t tokens = x.size(0), half = params_.rotary_dim / 2, rest = x.size(2) - params_.rotary_dim;
+  const std::int64_t tokens = x.size(0);
   grow(first_position + tokens);
-  const at::Tensor cosine = cos_.narrow(0, first_position, tokens).unsqueeze(1);
-  const at::Tensor sine = sin_.narrow(0, first_position, tokens).unsqueeze(1);
-  const at::Tensor first = x.narrow(2, 0, half).to(at::kFloat), second = x.narrow(2, half, half).to(at::kFloat);
-  std::vector<at::Tensor> parts = {first.mul(cosine).sub(second.mul(sine)), second.mul(cosine).add(first.mul(sine))};
-  if (rest > 0) parts.push_back(x.narrow(2, params_.rotary_dim, rest).to(at::kFloat));
-  return at::cat(parts, 2).to(x.scalar_type());
+  return rotate_pairs(x, cos_.narrow(0, first_position, tokens), sin_.narrow(0, first_position, tokens));
 }
 
 }  // namespace kvq

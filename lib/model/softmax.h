@@ -1,6 +1,6 @@
 #pragma once
-// Cross-entropy of rows of logits, in one or two passes over each row while it is in the cache. Sums are taken in double:
-// an fp32 log-softmax over 49152 classes is off by 5e-6, always to the same side, which shifts every gradient.
+// Cross-entropy of rows of logits, in one or two passes over each row while it is in the cache. Sums are taken in
+// double: an fp32 log-softmax over 49152 classes is off by 5e-6, always to the same side, which shifts every gradient.
 
 #include <cstdint>
 #include <span>

@@ -3,7 +3,8 @@
 
 namespace kvq {
 
-/// Matrix products and element-wise work use `threads` threads (>= 1, else throws Usage); nothing else runs beside them.
+/// Matrix products and element-wise work use `threads` threads (>= 1, else throws Usage); nothing else runs beside
+/// them.
 void set_compute_threads(int threads);
 
 }  // namespace kvq

@@ -1,6 +1,7 @@
 #pragma once
-// Element-wise loops compiled for several instruction sets; the best one that the CPU has is chosen at run time. Results
-// may differ in the last bit from one instruction set to another, never from run to run or with the number of threads.
+// Element-wise loops compiled for several instruction sets; the best one that the CPU has is chosen at run time.
+// Results may differ in the last bit from one instruction set to another, never from run to run or with the number of
+// threads.
 
 #include <cstdint>
 
@@ -24,10 +25,10 @@ struct VectorMath {
   void (*combine)(const float* a, const float* b, const float* c, std::int64_t count, float p, float q, float* out);
   /// out = silu(gate) · up.
   void (*silu_times)(const float* gate, const float* up, std::int64_t count, float* out);
-  /// Gradients of silu_times: with s = sigmoid(gate), gate_grad = grad · up · s · (1 + gate · (1 − s)), up_grad = grad ·
-  /// gate · s.
-  void (*silu_times_backward)(const float* gate, const float* up, const float* grad, std::int64_t count, float* gate_grad,
-                              float* up_grad);
+  /// Gradients of silu_times: with s = sigmoid(gate), gate_grad = grad · up · s · (1 + gate · (1 − s)), up_grad = grad
+  /// · gate · s.
+  void (*silu_times_backward)(const float* gate, const float* up, const float* grad, std::int64_t count,
+                              float* gate_grad, float* up_grad);
   /// Rotates pairs (first, second) by the angles of the tables, or back with `sign` = −1.
   void (*rotate)(const float* first, const float* second, const float* cosine, const float* sine, float sign,
                  std::int64_t count, float* out_first, float* out_second);

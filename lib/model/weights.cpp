@@ -31,15 +31,16 @@ void store(LinearMode mode, std::span<const float> values, at::Tensor& matrix, s
   }
 }
 
-/// Expands a tensor into rows `first_row …` of `matrix`. `permuted_head_dim` > 0: rows 2j and 2j + 1 of a head go to j and
-/// j + head_dim / 2.
+/// Expands a tensor into rows `first_row …` of `matrix`. `permuted_head_dim` > 0: rows 2j and 2j + 1 of a head go to j
+/// and j + head_dim / 2.
 void expand_rows(const TensorSource& tensors, const std::string& name, LinearMode mode, at::Tensor& matrix,
                  std::int64_t first_row, int permuted_head_dim) {
   const TensorInfo* info = tensors.find(name);
   KVQ_ASSERT(info != nullptr);
   const std::int64_t rows = info->shape[0];
   const std::int64_t width = info->shape.size() == 1 ? 1 : info->shape[1];
-  const std::int64_t step = permuted_head_dim > 0 ? permuted_head_dim : std::max<std::int64_t>(1, kReadElements / width);
+  const std::int64_t step =
+      permuted_head_dim > 0 ? permuted_head_dim : std::max<std::int64_t>(1, kReadElements / width);
   const std::int64_t steps = (rows + step - 1) / step;
   at::parallel_for(0, steps, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> values(step * width);
@@ -70,7 +71,8 @@ WeightStore::WeightStore(ModelSource source, LinearMode mode, std::int64_t budge
 std::int64_t WeightStore::layer_bytes() const {
   const ModelConfig& config = source_.config;
   const std::int64_t hidden = config.hidden, query_width = std::int64_t{config.kv.heads} * config.kv.head_dim;
-  const std::int64_t matrices = hidden * (2 * query_width + 2 * config.kv.width() + 3 * std::int64_t{config.intermediate});
+  const std::int64_t matrices =
+      hidden * (2 * query_width + 2 * config.kv.width() + 3 * std::int64_t{config.intermediate});
   return matrices * static_cast<std::int64_t>(c10::elementSize(weight_type(mode_))) + 2 * hidden * 4;
 }
 
@@ -100,7 +102,8 @@ LayerWeights WeightStore::expand(int index) const {
     return at::empty({out, in}, at::TensorOptions().dtype(weight_type(mode_)));
   };
   const auto vector = [&](std::int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kFloat)); };
-  const auto read = [&](const char* part, const char* kind, at::Tensor& into, std::int64_t first_row, int head_dim = 0) {
+  const auto read = [&](const char* part, const char* kind, at::Tensor& into, std::int64_t first_row,
+                        int head_dim = 0) {
     expand_rows(tensors, names.of(index, part, kind), mode_, into, first_row, head_dim);
   };
 
@@ -145,9 +148,10 @@ const at::Tensor& WeightStore::output_norm() {
 const at::Tensor& WeightStore::output() {
   if (!output_.defined()) {
     const c10::InferenceMode ordinary_tensors(false);
-    at::Tensor matrix = at::empty({source_.config.vocab, source_.config.hidden}, at::TensorOptions().dtype(weight_type(mode_)));
-    expand_rows(*source_.tensors, source_.config.tied_embeddings ? source_.names->embedding : source_.names->output, mode_,
-                matrix, 0, 0);
+    at::Tensor matrix =
+        at::empty({source_.config.vocab, source_.config.hidden}, at::TensorOptions().dtype(weight_type(mode_)));
+    expand_rows(*source_.tensors, source_.config.tied_embeddings ? source_.names->embedding : source_.names->output,
+                mode_, matrix, 0, 0);
     output_ = matrix;
   }
   return output_;

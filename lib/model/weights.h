@@ -13,8 +13,8 @@
 
 namespace kvq {
 
-/// One layer. Matrices `[out, in]` of weight_type(mode), norms and biases fp32. Q, K and V are one matrix, so are gate and
-/// up: fewer and wider products. Rows of Q and K are in Hugging Face's order.
+/// One layer. Matrices `[out, in]` of weight_type(mode), norms and biases fp32. Q, K and V are one matrix, so are gate
+/// and up: fewer and wider products. Rows of Q and K are in Hugging Face's order.
 struct LayerWeights {
   at::Tensor attention_norm;  ///< `[hidden]`
   at::Tensor qkv, qkv_bias;   ///< `[(heads + 2 kv_heads) * head_dim, hidden]`; bias undefined when there is none
@@ -30,8 +30,8 @@ class WeightStore {
   WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes);
 
   const ModelSource& source() const { return source_; }
-  /// Valid until another layer is asked for. As passes go through all layers in turn, the first ones that fit are kept for
-  /// good and the others share one place.
+  /// Valid until another layer is asked for. As passes go through all layers in turn, the first ones that fit are kept
+  /// for good and the others share one place.
   const LayerWeights& layer(int index);
   const at::Tensor& output_norm();  ///< `[hidden]`
   const at::Tensor& output();       ///< `[vocab, hidden]`

@@ -31,7 +31,9 @@ inline at::Tensor tensor_of(const nlohmann::json& packed) {
   return at::from_blob(data.data(), shape, at::kFloat).clone();
 }
 
-inline double max_abs_difference(const at::Tensor& a, const at::Tensor& b) { return a.sub(b).abs().max().item<double>(); }
+inline double max_abs_difference(const at::Tensor& a, const at::Tensor& b) {
+  return a.sub(b).abs().max().item<double>();
+}
 
 inline double relative_error(const at::Tensor& a, const at::Tensor& expected) {
   return (a.to(at::kDouble).sub(expected.to(at::kDouble)).norm().div(expected.to(at::kDouble).norm())).item<double>();

@@ -16,7 +16,9 @@ namespace {
 const std::vector<std::string> kVariants = {"mha-tied", "gqa-untied", "gqa-bias", "mqa", "headdim", "mistral"};
 
 std::filesystem::path hf_folder(const std::string& variant) { return kSource / "tests/data/tiny" / variant / "hf"; }
-std::filesystem::path gguf_file(const std::string& variant) { return kSource / "tests/data/tiny" / variant / "model.gguf"; }
+std::filesystem::path gguf_file(const std::string& variant) {
+  return kSource / "tests/data/tiny" / variant / "model.gguf";
+}
 
 struct Gradients {
   double loss = 0;
@@ -91,7 +93,8 @@ TEST_CASE("Gradients are the same bits however many layers are recomputed") {
 TEST_CASE("Layers arrive last to first, each once") {
   const auto model = load_model(hf_folder("gqa-untied"), {});
   std::vector<int> order;
-  sequence_gradients(*model, {3, 4, 5}, Recompute::Auto, [&](const LayerGradients& layer) { order.push_back(layer.layer); });
+  sequence_gradients(*model, {3, 4, 5}, Recompute::Auto,
+                     [&](const LayerGradients& layer) { order.push_back(layer.layer); });
   CHECK(order == std::vector<int>{2, 1, 0});
 }
 
@@ -124,24 +127,28 @@ TEST_CASE("Weights expanded anew at each use give the same bits as weights that 
 TEST_CASE("bf16 stays close to fp32 in loss and gradients") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
-    const auto ids = read_json(kSource / "tests/golden" / ("tiny_" + variant + ".json")).at("ids").get<std::vector<std::int32_t>>();
+    const auto ids =
+        read_json(kSource / "tests/golden" / ("tiny_" + variant + ".json")).at("ids").get<std::vector<std::int32_t>>();
     const auto fp32 = load_model(hf_folder(variant), {});
     const auto bf16 = load_model(hf_folder(variant), {.dtype = Dtype::Bf16});
     const Gradients a = gradients(*fp32, ids, Recompute::None), b = gradients(*bf16, ids, Recompute::None);
     CHECK(std::abs(a.loss - b.loss) <= 0.02 * a.loss);
     CHECK(a.loss != b.loss);  // it is another precision
-    for (const auto& [index, layer] : a.layers) CHECK(relative_error(b.layers.at(index).key_grad, layer.key_grad) <= 0.1);
+    for (const auto& [index, layer] : a.layers)
+      CHECK(relative_error(b.layers.at(index).key_grad, layer.key_grad) <= 0.1);
   }
 }
 
 TEST_CASE("An id beyond the vocabulary is refused with its place") {
   const auto model = load_model(gguf_file("mqa"), {});
-  CHECK_THROWS_WITH(model->embed({1, 2, 320}), ContainsSubstring("token 2 has id 320") && ContainsSubstring("0 to 319"));
+  CHECK_THROWS_WITH(model->embed({1, 2, 320}),
+                    ContainsSubstring("token 2 has id 320") && ContainsSubstring("0 to 319"));
   CHECK_THROWS_WITH(model->embed({-1}), ContainsSubstring("token 0 has id -1"));
 }
 
 TEST_CASE("Identity of a model: one hash per content") {
-  const auto a = load_model(gguf_file("mqa"), {}), b = load_model(gguf_file("mha-tied"), {}), c = load_model(hf_folder("mqa"), {});
+  const auto a = load_model(gguf_file("mqa"), {}), b = load_model(gguf_file("mha-tied"), {}),
+             c = load_model(hf_folder("mqa"), {});
   CHECK(a->sha256().size() == 64);
   CHECK(a->sha256() == load_model(gguf_file("mqa"), {.dtype = Dtype::Bf16})->sha256());
   CHECK(a->sha256() != b->sha256());
