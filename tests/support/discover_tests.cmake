@@ -3,6 +3,7 @@
 # Labels: a test case tagged [model], [slow], [cli] or [gpu] carries these; any other one is `unit`. [serial] keeps it alone
 # on the machine (timings). Quick ones come first, both in declared order and by COST. Works for Catch2 v2 and v3, for test
 # names with any character, and keeps the lists beside the build until an executable changes.
+cmake_policy(VERSION 3.22)  # CTest sets none
 set(known_tags model slow cli gpu serial)
 
 # Names of the test cases that match `spec`, one a line, written to `file`; FALSE in `ok` when the program cannot run.

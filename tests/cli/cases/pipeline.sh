@@ -5,9 +5,9 @@ some_text 1500 7 >evaluation.txt
 runs kvq-fisher --model "$model" --text calibration.txt --samples 6 --seqlen 64 --threads 2 -o calib.h5
 runs kvq-threshold --calib calib.h5 --outliers 0.01,0.05 --sinks 1 --threads 2 -o thresholds.h5
 runs kvq-fit --calib calib.h5 --thresholds thresholds.h5 --recipe nuq3-1% --recipe int4 --recipe nuq2-5% -o quantizers --threads 2
-[[ $(ls quantizers) == $'int4.h5\nnuq2-5p.h5\nnuq3-1p.h5' ]] || problem "quantizers: $(ls quantizers)"
+[[ $(ls quantizers) == $'int4.h5\nnuq2-5pct.h5\nnuq3-1pct.h5' ]] || problem "quantizers: $(ls quantizers)"
 runs kvq-eval perplexity --model "$model" --text evaluation.txt --seqlen 64 --max-windows 6 --threads 2 -o report \
-  --quantizer quantizers/int4.h5 --quantizer quantizers/nuq3-1p.h5 --quantizer quantizers/nuq2-5p.h5
+  --quantizer quantizers/int4.h5 --quantizer quantizers/nuq3-1pct.h5 --quantizer quantizers/nuq2-5pct.h5
 
 # The table for people and the report for programs say the same.
 grep -q '^cache ' "$out" || problem "no table"
@@ -24,7 +24,7 @@ is_json report/report.json
 [[ $(json report/report.json "all(0 < row['kl_mean'] < 20 and row['bits_counted'] > row['bits_nominal'] for row in report['results'][1:])") == True ]] ||
   problem "damage and counted bits"
 # All three quantizers are in the stored settings.
-grep -q 'quantizer = \["int4.h5", "nuq3-1p.h5", "nuq2-5p.h5"\]' report/report.md || problem "settings in report.md"
+grep -q 'quantizer = \["int4.h5", "nuq3-1pct.h5", "nuq2-5pct.h5"\]' report/report.md || problem "settings in report.md"
 
 # A quantizer of another model, for the refusals.
 other=$tiny/gqa-untied/model.gguf
