@@ -6,20 +6,14 @@
 
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/core/error.h>
-#include <kvq/model/threads.h>
-#include <kvq/text/corpus.h>
 
 namespace kvq::apps {
 
 void add_input_options(CLI::App& command, InputOptions& options) {
-  command.add_option("--model", options.model, "GGUF file or Hugging Face folder")->required();
+  add_model_options(command, options);
   command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")->expected(1)->take_all();
   command.add_option("--cache", options.cache, "how quantized caches are run: simulated")
       ->check(CLI::IsMember({"simulated"}))
-      ->capture_default_str();
-  command.add_option("--dtype", options.dtype, "fp32 or bf16")->check(CLI::IsMember({"fp32", "bf16"}))->capture_default_str();
-  command.add_option("--bos", options.bos, "auto (as the tokenizer does), never, or window (one before each window)")
-      ->check(CLI::IsMember({"auto", "never", "window"}))
       ->capture_default_str();
 }
 
@@ -28,18 +22,7 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
   std::vector<QuantizerFile> files;
   for (const auto& path : options.quantizers) files.push_back(read_quantizer(path));
 
-  inputs.tokenizer = load_tokenizer(options.model);
-  const BosMode bos = parse_bos_mode(options.bos);
-  inputs.prepend_bos = bos == BosMode::Window || (bos == BosMode::Auto && inputs.tokenizer->adds_bos);
-  if (inputs.prepend_bos && !inputs.tokenizer->bos_id) {
-    fail(ErrorKind::Usage, fmt::format("--bos {}: the tokenizer of {} has no BOS token", options.bos, options.model.string()));
-  }
-  set_compute_threads(context.threads);
-  inputs.model = load_model(options.model, ModelOptions{parse_dtype(options.dtype)});
-  if (inputs.tokenizer->vocab_size() > inputs.model->config().vocab) {
-    fail(ErrorKind::Mismatch, fmt::format("{}: the tokenizer has {} tokens, the model's embedding only {}", options.model.string(),
-                                          inputs.tokenizer->vocab_size(), inputs.model->config().vocab));
-  }
+  static_cast<LoadedModel&>(inputs) = open_model(options, context);
 
   std::set<std::string> names;
   for (std::size_t index = 0; index < files.size(); ++index) {

@@ -38,9 +38,7 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   const PasskeyOptions passkey{options.lengths, spread_depths(options.depths), options.trials, options.prompt == "chat",
                                options.seed};
   const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
-  if (const auto limit = inputs.model->config().context; limit > 0 && longest > limit) {
-    context.log.warning(fmt::format("--lengths {} is beyond the model's context of {} tokens", longest, limit));
-  }
+  warn_beyond_context(*inputs.model, "--lengths", longest, context.log);
   for (const std::int64_t length : options.lengths) {  // a length that no prompt fits is an error before the first run
     make_passkey_prompt(*inputs.tokenizer, length, 0.5, passkey.chat, inputs.prepend_bos, 0);
   }

@@ -70,15 +70,13 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   const Inputs inputs = load_inputs(options.inputs, context);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
   const std::vector<Window> windows = sequential_windows(streams, options.seqlen, inputs.prepend_bos,
-                                                         inputs.tokenizer->bos_id.value_or(0), options.max_windows);
+                                                         inputs.bos(), options.max_windows);
   const auto tokens = static_cast<std::int64_t>(streams[0].ids.size());
   const std::int64_t text_per_window = options.seqlen - (inputs.prepend_bos ? 1 : 0);
   const std::int64_t used = static_cast<std::int64_t>(windows.size()) * text_per_window;
   context.log.info(fmt::format("{} windows of {} tokens from {} tokens of text; {} tokens are not used", windows.size(),
                                options.seqlen, tokens, tokens - used));
-  if (const auto limit = inputs.model->config().context; limit > 0 && options.seqlen > limit) {
-    context.log.warning(fmt::format("--seqlen {} is beyond the model's context of {} tokens", options.seqlen, limit));
-  }
+  warn_beyond_context(*inputs.model, "--seqlen", options.seqlen, context.log);
   warn_of_overlap(inputs, windows, context.log);
   if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
 

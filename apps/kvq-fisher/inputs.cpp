@@ -5,7 +5,6 @@
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 #include <kvq/core/rng.h>
-#include <kvq/model/threads.h>
 
 namespace kvq::apps {
 
@@ -40,35 +39,19 @@ FisherInputs load_inputs(const FisherArguments& arguments, RunContext& context) 
 
   std::vector<TextFile> contents;
   for (const TextArgument& text : texts) contents.push_back(read_text(text));
-  inputs.tokenizer = load_tokenizer(arguments.model);
-  const BosMode bos = parse_bos_mode(arguments.bos);
-  inputs.prepend_bos = bos == BosMode::Window || (bos == BosMode::Auto && inputs.tokenizer->adds_bos);
-  if (inputs.prepend_bos && !inputs.tokenizer->bos_id) {
-    fail(ErrorKind::Usage,
-         fmt::format("--bos {}: the tokenizer of {} has no BOS token", arguments.bos, arguments.model.string()));
-  }
-  set_compute_threads(context.threads);
-  inputs.model = load_model(arguments.model, ModelOptions{parse_dtype(arguments.dtype)});
-  if (inputs.tokenizer->vocab_size() > inputs.model->config().vocab) {
-    fail(ErrorKind::Mismatch,
-         fmt::format("{}: the tokenizer has {} tokens, the model's embedding only {}", arguments.model.string(),
-                     inputs.tokenizer->vocab_size(), inputs.model->config().vocab));
-  }
+  static_cast<LoadedModel&>(inputs) = open_model(arguments, context);
   for (const TextFile& content : contents) inputs.streams.push_back(tokenize(*inputs.tokenizer, content));
-  if (const auto limit = inputs.model->config().context; limit > 0 && arguments.seqlen > limit) {
-    context.log.warning(fmt::format("--seqlen {} is beyond the model's context of {} tokens", arguments.seqlen, limit));
-  }
+  warn_beyond_context(*inputs.model, "--seqlen", arguments.seqlen, context.log);
   return inputs;
 }
 
 std::vector<Window> choose_windows(const FisherArguments& arguments, const FisherInputs& inputs) {
-  const std::int32_t bos = inputs.tokenizer->bos_id.value_or(-1);
   if (!arguments.sequential) {
     Rng rng(arguments.seed);
-    return sampled_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, bos, arguments.samples, rng);
+    return sampled_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, inputs.bos(), arguments.samples, rng);
   }
   std::vector<Window> windows =
-      sequential_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, bos, arguments.samples);
+      sequential_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, inputs.bos(), arguments.samples);
   if (static_cast<std::int64_t>(windows.size()) < arguments.samples) {
     fail(ErrorKind::Input, fmt::format("--samples {}: the text holds only {} sequences of --seqlen {}",
                                        arguments.samples, windows.size(), arguments.seqlen));

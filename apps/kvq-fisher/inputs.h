@@ -9,17 +9,13 @@
 
 #include <kvq/calib/collect.h>
 #include <kvq/core/log.h>
-#include <kvq/model/model.h>
 #include <kvq/text/corpus.h>
 
 namespace kvq::apps {
 
-struct FisherInputs {
+struct FisherInputs : LoadedModel {
   std::unique_ptr<InputWatch> watch;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<Model> model;
   std::vector<TokenStream> streams;
-  bool prepend_bos = false;
 
   std::int64_t tokens() const;
   std::vector<std::string> domains() const;

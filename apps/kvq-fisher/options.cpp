@@ -3,7 +3,7 @@
 namespace kvq::apps {
 
 void add_options(CLI::App& command, FisherArguments& arguments) {
-  command.add_option("--model", arguments.model, "GGUF file or Hugging Face folder")->required();
+  add_model_options(command, arguments);
   command
       .add_option(
           "--text", arguments.text,
@@ -22,13 +22,6 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
       .add_option("--recompute", arguments.recompute,
                   "auto (what memory allows), layer (least memory: each layer is run twice), or none (fastest)")
       ->check(CLI::IsMember({"auto", "layer", "none"}))
-      ->capture_default_str();
-  command
-      .add_option("--bos", arguments.bos, "auto (as the tokenizer does), never, or window (one before each sequence)")
-      ->check(CLI::IsMember({"auto", "never", "window"}))
-      ->capture_default_str();
-  command.add_option("--dtype", arguments.dtype, "weights and products: fp32 or bf16")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   command.add_option("--seed", arguments.seed, "seed of the choice of sequences")->capture_default_str();
   command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");

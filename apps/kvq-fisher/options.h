@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "common/loaded_model.h"
 
 namespace kvq::apps {
 
-struct FisherArguments {
-  std::filesystem::path model, output;
+struct FisherArguments : ModelArguments {
+  std::filesystem::path output;
   std::vector<std::string> text;
   std::int64_t samples = 16, seqlen = 2048;
   bool sequential = false;
-  std::string recompute = "auto", bos = "auto", dtype = "fp32";
+  std::string recompute = "auto";
   std::uint64_t seed = 0;
 };
 
