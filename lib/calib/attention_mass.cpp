@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 
 #include <c10/core/GradMode.h>
 
@@ -22,21 +23,23 @@ constexpr std::int64_t kBlockRows = 128;  // query heads of one kv head share th
 
 /// Queries [first, first + count) of one kv head, `query [tokens * group, head_dim]` row by row; adds to `mass`.
 void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::int64_t group, std::int64_t first,
-               std::int64_t count, float scale, std::vector<float>& scores, double* mass) {
+               std::int64_t count, std::vector<float>& scores, double* mass) {
   const VectorMath& math = vector_math();
   const std::int64_t keys = first + count, rows = count * group;
-  at::Tensor product = at::from_blob(scores.data(), {rows, keys}, at::TensorOptions().dtype(at::kFloat));
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
+  at::Tensor product = at::from_blob(scores.data(), {rows, keys}, options);
   at::mm_out(product, query.narrow(0, first * group, rows), keys_transposed.narrow(1, 0, keys));
-  std::vector<float> sum(static_cast<std::size_t>(keys), 0.0f);
+  at::Tensor share = at::empty({1, rows}, options), sum = at::empty({1, keys}, options);
+  float* shares = share.mutable_data_ptr<float>();
   for (std::int64_t row = 0; row < rows; ++row) {
     float* weights = scores.data() + row * keys;
     const std::int64_t visible = first + row / group + 1;
-    math.scale(weights, visible, scale);
-    const auto total = static_cast<float>(math.exp_in_place(weights, visible, math.max(weights, visible)));
-    const float share = 1.0f / total;
-    for (std::int64_t token = 0; token < visible; ++token) sum[token] += weights[token] * share;
+    shares[row] = static_cast<float>(1.0 / math.exp_in_place(weights, visible, math.max(weights, visible)));
+    std::fill(weights + visible, weights + keys, 0.0f);
   }
-  for (std::int64_t token = 0; token < keys; ++token) mass[token] += static_cast<double>(sum[token]);
+  at::mm_out(sum, share, product);  // normalises the rows and adds them up
+  const float* sums = sum.const_data_ptr<float>();
+  for (std::int64_t token = 0; token < keys; ++token) mass[token] += static_cast<double>(sums[token]);
 }
 
 }  // namespace
@@ -45,8 +48,8 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
   const c10::AutoGradMode no_grad(false);
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
                      group = query.size(1) / kv_heads;
-  const at::Tensor rotated_query = rope.apply(query, 0), rotated_key = rope.apply(key, 0);
-  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const at::Tensor rotated_query = rope.apply(query, 0).mul(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const at::Tensor rotated_key = rope.apply(key, 0);
   const std::int64_t step = std::clamp<std::int64_t>(kBlockRows / group, 1, kBlockTokens);
   const std::int64_t blocks = (tokens + step - 1) / step;
 
@@ -55,7 +58,7 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
       static_cast<std::size_t>(blocks * tokens));  // one row per block: no order of threads matters
   for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
     const at::Tensor head_query = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
-    const at::Tensor head_keys = rotated_key.select(1, kv_head).t().contiguous();
+    const at::Tensor head_keys = rotated_key.select(1, kv_head).contiguous().t();
     std::fill(partial.begin(), partial.end(), 0.0);
     at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       const c10::AutoGradMode thread_no_grad(false);
@@ -64,7 +67,7 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
         // Late blocks cost more; early and late ones alternate, so that equal ranges are equal work.
         const std::int64_t block = index % 2 == 0 ? index / 2 : blocks - 1 - index / 2;
         const std::int64_t first = block * step;
-        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), scale, scores,
+        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), scores,
                   partial.data() + block * tokens);
       }
     });

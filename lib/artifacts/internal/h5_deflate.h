@@ -1,6 +1,5 @@
 #pragma once
-// HDF5's standard filters "shuffle" and "deflate" on one chunk, by ourselves: the library's own pipeline has one
-// thread.
+// HDF5's standard filters "shuffle" and "deflate" on one chunk: the library's own pipeline has a single thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace kvq::h5 {
 
-/// Fast; the shuffled mantissa bytes hardly compress at any level.
+/// Higher levels look for repeated strings, of which floating-point numbers have none.
 inline constexpr int kDeflateLevel = 1;
 
 /// `data`, padded with zeros to `chunk_bytes`, as HDF5 stores it behind both filters. Thread-safe.
