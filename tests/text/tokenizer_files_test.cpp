@@ -199,6 +199,14 @@ TEST_CASE("Padding does not change a tokenizer's identity, anything that changes
   Pairs other = byte_level();
   other["merges"] = {kArray, strings({"Ġ ab", "a b"})};
   CHECK(load_gguf(other)->sha256 != base);
+  {  // same tokens, same left parts, another order
+    other = byte_level();
+    other["tokens"] = {kArray, strings({"<s>", "a", "b", "Ġ", "ab", "aĠ"})};
+    other["merges"] = {kArray, strings({"a b", "a Ġ"})};
+    const std::string one = load_gguf(other)->sha256;
+    other["merges"] = {kArray, strings({"a Ġ", "a b"})};
+    CHECK(load_gguf(other)->sha256 != one);
+  }
   other = byte_level();
   other["pre"] = {kString, gguf_string("smollm")};
   CHECK(load_gguf(other)->sha256 != base);
