@@ -265,17 +265,20 @@ KVQ_VECTOR_MATH(avx512, 16, __attribute__((target("avx512f,avx512vl,avx512bw,avx
 
 }  // namespace
 
-const VectorMath& vector_math() {
+const std::vector<VectorMath>& vector_math_variants() {
+  static const std::vector<VectorMath> variants = [] {
+    std::vector<VectorMath> found;
 #if defined(__x86_64__)
-  static const VectorMath& chosen = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                                            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
-                                        ? k_avx512
-                                    : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? k_avx2
-                                                                                                      : k_portable;
-  return chosen;
-#else
-  return k_portable;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq")) {
+      found.push_back(k_avx512);
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(k_avx2);
 #endif
+    found.push_back(k_portable);
+    return found;
+  }();
+  return variants;
 }
 
 }  // namespace kvq

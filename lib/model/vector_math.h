@@ -4,6 +4,7 @@
 // threads.
 
 #include <cstdint>
+#include <vector>
 
 namespace kvq {
 
@@ -34,6 +35,12 @@ struct VectorMath {
                  std::int64_t count, float* out_first, float* out_second);
 };
 
-const VectorMath& vector_math();
+/// The variants that this CPU can run, best first.
+const std::vector<VectorMath>& vector_math_variants();
+
+inline const VectorMath& vector_math() {
+  static const VectorMath& best = vector_math_variants().front();
+  return best;
+}
 
 }  // namespace kvq
