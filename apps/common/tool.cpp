@@ -91,6 +91,16 @@ void refuse_empty_values(const CLI::App& command) {
   }
 }
 
+/// CLI11 says of a command that does not exist only that one is required.
+std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
+  const std::vector<std::string> unknown = app.remaining();
+  if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) return error.what();
+  std::string list;
+  for (const CLI::App* command : commands) list += (list.empty() ? "" : ", ") + command->get_name();
+  return fmt::format("'{}' is not a command; known: {}", unknown.front(), list);
+}
+
 /// CLI11 takes `--text=` for `--text` and eats the next argument as its value.
 void refuse_bare_equals(int argc, char** argv) {
   for (int index = 1; index < argc; ++index) {
@@ -113,7 +123,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
   } catch (const CLI::Success& success) {  // --help, --version
     return self.app.exit(success, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
-    std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name, error.what(), self.name);
+    std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name, parse_problem(self.app, error), self.name);
     return 2;
   }
   self.command = self.app.get_subcommands().empty() ? &self.app : self.app.get_subcommands().front();

@@ -13,8 +13,7 @@ for tool in fisher perplexity; do
   refused "12" $tool --text invalid.txt
   refused invalid.txt $tool --text invalid.txt
   refused nul.txt $tool --text nul.txt
-  refused short.txt $tool --text short.txt
-  refused 64 $tool --text short.txt
+  refused "tokens; one window of --seqlen 64 needs 64" $tool --text short.txt
   refused bad.jsonl $tool --text bad.jsonl
 done
 refused 100 kvq-fisher --model "$model" --text "$calibration_text" --seqlen 64 --samples 100000 -o out.h5
