@@ -13,9 +13,10 @@ namespace kvq::apps {
 
 namespace {
 
-// They say where and how to report, not what to compute.
-const std::set<std::string> kNotStored = {"help",    "version",  "config", "output", "force",  "json",
-                                          "dry-run", "quiet",    "verbose", "log-file", "threads"};
+// They say where and how to report, not what to compute. A quantizer stores its own recipe as a dataset of its own; those that
+// were fitted beside it do not concern it.
+const std::set<std::string> kNotStored = {"help",    "version", "config",   "output",  "force",  "json",   "dry-run",
+                                          "quiet",   "verbose", "log-file", "threads", "recipe", "explain"};
 
 /// A JSON string literal is a valid TOML basic string.
 std::string quoted(const std::string& text) {

@@ -68,7 +68,13 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
   if (tool.common().dry_run) return print_plan(header, recipes, files, tool.common().json);
 
   std::vector<FitReport> reports;
-  std::vector<Quantizer> quantizers = fit_quantizers(calibration, given, recipes, context, &reports);
+  std::vector<Quantizer> quantizers;
+  try {
+    quantizers = fit_quantizers(calibration, given, recipes, context, &reports);
+  } catch (const Error& error) {  // the library knows the files' contents, not their names
+    if (error.kind() != ErrorKind::Mismatch) throw;
+    fail(ErrorKind::Mismatch, fmt::format("--thresholds {}: {}", arguments.thresholds.string(), error.what()));
+  }
 
   QuantizerFile file;
   file.provenance = header.provenance;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -48,8 +49,7 @@ void append_distinct(std::span<const Weighted> data, std::vector<Moments>& cells
                                            values.size(), weights[i]));
     }
   }
-  KVQ_ASSERT(!"the scan found a bad number");
-  std::abort();
+  throw std::logic_error("k-means: the scan found a bad number that is not there");
 }
 
 /// Lanes let the compiler use vector minima without reordering anything that rounds.

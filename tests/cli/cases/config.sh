@@ -24,7 +24,7 @@ same_bytes thresholds.h5 "$thresholds"
 cat >fit.toml <<TOML
 calib = "$calib"
 thresholds = "$thresholds"
-recipe = ["nuq3-1%", "int4"]
+recipe = ["nuq3-1%", "int4", "nuq2-5%"]
 output = "quantizers"
 quiet = true
 TOML
