@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <sstream>
+#include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
@@ -103,8 +104,10 @@ class SequenceRun {
   void run(const Window& window, SequenceWriter writer, CollectResult& result) {
     const Clock::time_point start = Clock::now();
     double journal = 0;
+    bool forward_is_done = false;
     const double loss = sequence_gradients(model_, window.ids, options_.recompute, [&](const LayerGradients& layer) {
       context_.cancel.check();
+      if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
       const Clock::time_point since = Clock::now();
       const c10::AutoGradMode no_grad(false);
       writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
@@ -199,7 +202,10 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
         fmt::format("resuming: {} of {} sequences are in '{}'", result.resumed, header.sequences, folder.string()));
   }
   if (!missing.empty()) {
-    context.progress.begin("layers of sequences", static_cast<std::int64_t>(missing.size()) * header.shape.layers);
+    // Every layer of every sequence counts twice, forward and backward: long sequences of large models take minutes
+    // each.
+    context.progress.begin("passes through layers",
+                           2 * static_cast<std::int64_t>(missing.size()) * header.shape.layers);
     SequenceRun run(model, options, context);
     for (std::int64_t sequence : missing) {
       context.cancel.check();

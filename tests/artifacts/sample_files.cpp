@@ -4,6 +4,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/core/rng.h>
 
 namespace kvq::test {
 
@@ -119,8 +120,12 @@ CalibrationLayer sample_calibration_layer(const CalibrationHeader& header, int l
   int tensor = 0;
   for (ScaledHalf* target : {&data.key, &data.value, &data.key_grad, &data.value_grad}) {
     target->scale = 0.5f * static_cast<float>(1 << tensor);
+    // Layer 0: patterns. Layer 1: low bytes are noise, which is stored as it is. Layer 2: all equal.
+    Rng rng(static_cast<std::uint64_t>(tensor));
     for (int element = 0; element < elements; ++element) {
-      target->values.push_back(float_to_half(static_cast<float>((element * 7 + tensor * 13 + layer) % 2001 - 1000)));
+      const float pattern = static_cast<float>((element * 7 + tensor * 13) % 2001 - 1000);
+      const float value = layer == 0 ? pattern : layer == 1 ? static_cast<float>(rng.uniform() - 0.5) : 3.0f;
+      target->values.push_back(float_to_half(value));
     }
     ++tensor;
   }

@@ -10,6 +10,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/catch.h"
@@ -51,20 +52,21 @@ inline CollectOptions options_for(const Model& model, const std::filesystem::pat
 
 inline const std::vector<std::string> kDomains = {"prose", "code"};
 
-/// Does something at a chosen step of the progress; steps are counted over sequences and written layers alike.
+/// Does something at a chosen step of the progress: a sequence has two steps per layer, the assembly one.
 class AtStep final : public Progress {
  public:
   AtStep(std::int64_t step, std::function<void()> action) : step_(step), action_(std::move(action)) {}
   void begin(const std::string&, std::int64_t) override {}
   void advance(std::int64_t steps) override {
     done_ += steps;
-    if (done_ == step_) action_();
+    if (step_ > 0 && done_ >= step_ && !std::exchange(acted_, true)) action_();
   }
   void end() override {}
   std::int64_t done() const { return done_; }
 
  private:
   std::int64_t step_, done_ = 0;
+  bool acted_ = false;
   std::function<void()> action_;
 };
 

@@ -82,7 +82,7 @@ TEST_CASE("Killed at any step, the same command ends with the bytes of an uninte
   AtStep counter(-1, [] {});
   collect(*model, windows, options_for(*model, folder / "whole.h5"), counter);
   const std::string whole = read_bytes(folder / "whole.h5");
-  REQUIRE(counter.done() == 4 * model->config().kv.layers);  // three sequences and the assembly
+  REQUIRE(counter.done() == 7 * model->config().kv.layers);  // three sequences and the assembly
 
   const CollectOptions options = options_for(*model, folder / "killed.h5");
   for (std::int64_t step = 1; step <= counter.done(); ++step) {
@@ -93,7 +93,7 @@ TEST_CASE("Killed at any step, the same command ends with the bytes of an uninte
     CHECK(first == -SIGKILL);
     CHECK_FALSE(std::filesystem::exists(options.output));
     const CollectResult result = collect(*model, windows, options);
-    CHECK(result.resumed == std::min<std::int64_t>(3, (step - 1) / model->config().kv.layers));
+    CHECK(result.resumed == std::min<std::int64_t>(3, (step - 1) / (2 * model->config().kv.layers)));
     CHECK(read_bytes(options.output) == whole);
     CHECK(entries(folder.path()) == 2);  // no journal, no temporary file
     std::filesystem::remove(options.output);
@@ -165,7 +165,7 @@ TEST_CASE("A journal of other settings is refused with the difference; --force s
   CollectOptions options = options_for(*model, folder / "calib.h5");
   const auto stop = [&] {
     in_child([&] {
-      AtStep kill(model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
+      AtStep kill(2 * model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
       collect(*model, windows, options, kill);
     });
   };
@@ -193,7 +193,7 @@ TEST_CASE("With --force an existing output stays until the new one is complete")
   CHECK(entries(folder.path()) == 1);
   options.force = true;
   in_child([&] {
-    AtStep kill(model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
+    AtStep kill(2 * model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
     collect(*model, windows, options, kill);
   });
   CHECK(read_bytes(options.output) == "precious");
@@ -228,7 +228,7 @@ TEST_CASE("An input that changes during the run ends it, and what was computed f
   write_bytes(text, "one");
   const InputWatch inputs({text});
   options.inputs = &inputs;
-  AtStep change(model->config().kv.layers + 1, [&] { write_bytes(text, "three"); });
+  AtStep change(2 * model->config().kv.layers + 1, [&] { write_bytes(text, "three"); });
   try {
     collect(*model, windows, options, change);
     FAIL("accepted");
@@ -247,7 +247,7 @@ TEST_CASE("Interrupted runs keep their journal") {
   const std::vector<Window> windows = random_windows(*model, 3, 8);
   const CollectOptions options = options_for(*model, folder / "calib.h5");
   CancelToken cancel;
-  AtStep stop(model->config().kv.layers + 1, [&] { cancel.cancel(); });
+  AtStep stop(2 * model->config().kv.layers + 1, [&] { cancel.cancel(); });
   RunContext context{quiet_context().log, stop, cancel, 1};
   CHECK_THROWS_AS(collect_calibration(*model, windows, kDomains, options, context), Error);
   CHECK(collect(*model, windows, options).resumed == 1);

@@ -25,7 +25,8 @@ TEST_CASE("A full disk while the journal is written keeps the finished sequences
   const CollectOptions options = options_for(*model, folder / "calib.h5");
   const SequenceLayout layout{model->config().kv, 16};
   const int outcome = in_child([&] {
-    AtStep full(model->config().kv.layers, [&] { limit_files(static_cast<std::uint64_t>(layout.file_bytes()) / 2); });
+    AtStep full(2 * model->config().kv.layers,
+                [&] { limit_files(static_cast<std::uint64_t>(layout.file_bytes()) / 2); });
     // From the second sequence on the disk is full; the first one is still committed, for it is already written.
     collect(*model, windows, options, full);
   });
@@ -45,7 +46,7 @@ TEST_CASE("A full disk while the file is assembled keeps all sequences and leave
   const CollectOptions options = options_for(*model, folder / "calib.h5");
   for (int part = 0; part < 8; ++part) {
     const int outcome = in_child([&] {
-      AtStep full(part == 0 ? 3 * model->config().kv.layers + 1 : 1,  // later ones find all sequences in the journal
+      AtStep full(part == 0 ? 6 * model->config().kv.layers + 1 : 1,  // later ones find all sequences in the journal
                   [&] { limit_files(whole.size() * part / 8); });
       collect(*model, windows, options, full);
     });
