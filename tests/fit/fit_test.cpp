@@ -91,7 +91,10 @@ TEST_CASE("recipes fitted together and alone, on one thread or three, are the sa
 
 TEST_CASE("the reported error is what the encoder does to the calibration data") {
   // Without weights and outliers, undone by hand from the decoded values of the encoder itself.
-  Fixture fixture;
+  // Channel 2 is constant: it costs nothing and takes no part.
+  Fixture fixture([](float x, int, Side side, bool gradient, int, int channel) {
+    return side == Side::Key && !gradient && channel == 2 ? 3.5f : x;
+  });
   for (const std::string recipe :
        {"nuq3:weights=none,sink=0", "nuq2:weights=none,sink=0,qnorm", "nuq3:weights=none,sink=0,share=head"}) {
     const Quantizer quantizer = fixture.fit({recipe})[0];
@@ -103,10 +106,14 @@ TEST_CASE("the reported error is what the encoder does to the calibration data")
       SideEncoder(side).round_trip(decoded, 1);
       double sum = 0;
       for (std::size_t i = 0; i < x.size(); ++i) {
+        if (i % 8 == 2) {
+          REQUIRE(decoded[i] == 3.5f);
+          continue;
+        }
         const double scale = (static_cast<double>(side.upper[i % 8]) - side.lower[i % 8]) / 2;
         sum += std::pow((x[i] - decoded[i]) / scale, 2);
       }
-      key_error += sum / static_cast<double>(x.size()) / kSmallShape.layers;
+      key_error += sum / (static_cast<double>(x.size()) * 7 / 8) / kSmallShape.layers;
     }
     CAPTURE(recipe);
     REQUIRE(fixture.reports[0].error[0] == Approx(key_error).epsilon(1e-4));
