@@ -63,18 +63,17 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
   std::optional<ThresholdsFile> thresholds;
   if (!arguments.thresholds.empty()) thresholds = read_thresholds(arguments.thresholds);
   const ThresholdsFile* given = thresholds ? &*thresholds : nullptr;
-  check_fit(calibration, given, recipes);
-  const CalibrationHeader& header = calibration.header();
-  if (tool.common().dry_run) return print_plan(header, recipes, files, tool.common().json);
-
-  std::vector<FitReport> reports;
-  std::vector<Quantizer> quantizers;
   try {
-    quantizers = fit_quantizers(calibration, given, recipes, context, &reports);
+    check_fit(calibration, given, recipes);
   } catch (const Error& error) {  // the library knows the files' contents, not their names
     if (error.kind() != ErrorKind::Mismatch) throw;
     fail(ErrorKind::Mismatch, fmt::format("--thresholds {}: {}", arguments.thresholds.string(), error.what()));
   }
+  const CalibrationHeader& header = calibration.header();
+  if (tool.common().dry_run) return print_plan(header, recipes, files, tool.common().json);
+
+  std::vector<FitReport> reports;
+  std::vector<Quantizer> quantizers = fit_quantizers(calibration, given, recipes, context, &reports);
 
   QuantizerFile file;
   file.provenance = header.provenance;
