@@ -170,7 +170,20 @@ double Group::number_on(const std::string& dataset, const std::string& name) con
   return read_number(*this, object.get(), name);
 }
 
+namespace {
+
+/// After a damaged object HDF5 1.10 keeps references to it, and its clean-up at the end of the process gets stuck and
+/// says so on stderr. Our files are always closed by hand, so the clean-up is switched off; that is possible only
+/// before the library's first use. A program that uses HDF5 itself, and lets it start first, keeps its clean-up.
+void without_exit_handler() {
+  static const herr_t once = H5dont_atexit();
+  static_cast<void>(once);
+}
+
+}  // namespace
+
 File File::create(const std::filesystem::path& path, const std::string& name) {
+  without_exit_handler();
   auto disk = std::make_unique<Disk>(path, name, Disk::Mode::Create);
   const Id access(disk->access_properties(), H5Pclose);
   const Id creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
@@ -183,6 +196,7 @@ File File::create(const std::filesystem::path& path, const std::string& name) {
 }
 
 File File::open(const std::filesystem::path& path) {
+  without_exit_handler();
   auto disk = std::make_unique<Disk>(path, path.string(), Disk::Mode::Read);
   // HDF5 would look for a signature behind a user block as well; artifacts have none.
   constexpr std::array<unsigned char, 8> kSignature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};

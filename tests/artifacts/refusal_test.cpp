@@ -1,5 +1,11 @@
 // Damaged, foreign, newer and inconsistent artifacts: one clear message each, never a crash.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <iostream>
 #include <limits>
 
 #include "artifacts/sample_files.h"
@@ -88,6 +94,34 @@ TEST_CASE("Flipped bytes never crash a reader", "[slow]") {
       refusal(kind.read, folder / "flipped.h5");  // accepted or refused, both are fine
     }
   }
+}
+
+TEST_CASE("A damaged object is one error and no noise at the end of the process") {
+  TempDir folder;
+  const auto path = folder / "q.h5", log = folder / "stderr";
+  write_quantizer(path, sample_quantizer(), false);
+  std::string bytes = read_bytes(path);
+  const std::size_t object = bytes.find("OHDR", bytes.size() / 2);  // a header with a checksum
+  REQUIRE(object != std::string::npos);
+  bytes[object + 10] = static_cast<char>(bytes[object + 10] ^ 1);
+  write_bytes(path, bytes);
+  std::cout.flush();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const int file = ::open(log.c_str(), O_WRONLY | O_CREAT, 0666);
+    ::dup2(file, STDERR_FILENO);
+    bool refused = false;
+    try {
+      read_quantizer(path);
+    } catch (const Error& error) {
+      refused = error.kind() == ErrorKind::Format && std::string(error.what()).find("checksum") != std::string::npos;
+    }
+    std::exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(read_bytes(log) == "");
 }
 
 TEST_CASE("What is no artifact is named as what it is") {
