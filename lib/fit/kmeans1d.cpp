@@ -57,6 +57,12 @@ std::vector<double> spread_spares(std::span<const Moments> cells, int clusters) 
   return result;
 }
 
+double total_weight(std::span<const Moments> cells) {
+  double sum = 0;
+  for (const Moments& cell : cells) sum += cell.weight;
+  return sum;
+}
+
 double hidden_error(std::span<const Moments> cells) {
   double sum = 0;
   for (const Moments& cell : cells) sum += cell.spread;
@@ -75,14 +81,8 @@ KMeans1dResult kmeans1d(std::span<const float> values, std::span<const float> we
   }
   const WeightedRange range = weighted_range(values, weights, threads);
   if (range.count == 0) return kmeans1d(values, {}, clusters, threads);
-  if (range.minimum == range.maximum) {
-    const Moments only{1, range.minimum, 0};
-    result.centroids = spread_spares({&only, 1}, clusters);
-    return result;
-  }
-
   const int limit = partition_cells(clusters);
-  const bool sort_first = range.count <= kSortUpTo;
+  const bool sort_first = range.count <= kSortUpTo || range.minimum == range.maximum;
   CellTable table = sort_first ? CellTable::sorted(values, weights)
                                : CellTable::histogram(values, weights, range, histogram_bins(clusters), threads);
   const auto solve = [&] {
@@ -96,6 +96,7 @@ KMeans1dResult kmeans1d(std::span<const float> values, std::span<const float> we
     table = CellTable::sorted(values, weights);
     partition = solve();
   }
+  result.weight = total_weight(table.cells());
   if (static_cast<std::size_t>(clusters) >= table.cells().size()) {
     result.centroids = spread_spares(table.cells(), clusters);
     return result;

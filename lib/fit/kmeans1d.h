@@ -9,6 +9,7 @@ namespace kvq {
 struct KMeans1dResult {
   std::vector<double> centroids;  ///< ascending, exactly `clusters`
   double error = 0;               ///< sum of w (x - nearest centroid)²
+  double weight = 0;              ///< sum of w
 };
 
 /// Dynamic programming on a fine weighted histogram (on the values themselves when they are few), then exact polish

@@ -82,7 +82,7 @@ SideEncoder range_finder(SideQuantizer quantizer) {
 
 void NormalisedData::compute(const TokenSample& sample, std::span<const float> gradients,
                              const SideQuantizer& quantizer, std::span<const ChannelRange> ranges, FitWeights weights,
-                             int threads) {
+                             const LargestMagnitudes& largest, int threads) {
   const bool unweighted = weights == FitWeights::None;
   KVQ_ASSERT(unweighted || gradients.size() == sample.x.size());
   const std::int64_t tokens = sample.tokens(), width = sample.width;
@@ -92,10 +92,9 @@ void NormalisedData::compute(const TokenSample& sample, std::span<const float> g
   weights_.resize(sample.x.size());
   weighted_.assign(segment_count, 0);
   // Squares of small gradients and scales would leave fp32's range: bring the largest of each to 1 first.
-  const auto unit_of = [&](std::span<const float> data) { return inverse_of(largest_magnitude(data, threads)); };
   const bool scaled = weights == FitWeights::Fisher;
-  const float gradient_unit = unweighted ? 1.0f : unit_of(gradients);
-  const float scale_unit = scaled ? unit_of(sample.x) : 0.0f;  // 0: weights without s²
+  const float gradient_unit = unweighted ? 1.0f : inverse_of(largest.gradient);
+  const float scale_unit = scaled ? inverse_of(largest.x) : 0.0f;  // 0: weights without s²
   const bool per_token = quantizer.recipe.axis == Axis::Token;
 
   std::vector<ChannelTables> tables;

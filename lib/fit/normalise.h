@@ -10,6 +10,11 @@
 
 namespace kvq {
 
+/// Largest magnitudes of the data, which set the scale of the weights.
+struct LargestMagnitudes {
+  float x = 0, gradient = 0;
+};
+
 /// Values and weights that go into k-means, in segments: the whole layer, or one per kv head. Weight 0: the value takes
 /// no part (sinks, outliers, constant channels). Only the ratios of weights mean something.
 class NormalisedData {
@@ -20,7 +25,7 @@ class NormalisedData {
   /// The weight is F·s² with F = g² (KVQuant, appendix E, eq. 7), F alone, or 1; s is the half-width that x is divided
   /// by. Token axis: outliers, zero and half-width are those that the encoder itself finds and stores.
   void compute(const TokenSample& sample, std::span<const float> gradients, const SideQuantizer& quantizer,
-               std::span<const ChannelRange> ranges, FitWeights weights, int threads);
+               std::span<const ChannelRange> ranges, FitWeights weights, const LargestMagnitudes& largest, int threads);
 
   int segments() const { return static_cast<int>(weighted_.size()); }
   std::span<const float> values(int segment) const { return part(values_, segment); }

@@ -14,7 +14,8 @@ void SideFitter::begin(const KvShape& shape, std::int64_t sequences, std::int64_
   shape_ = shape;
   sample_ = {x, shape.width(), sequences, seqlen, 0};
   gradients_ = gradients;
-  exponent_ = choose_exponent(largest_magnitude(x, threads_));
+  largest_ = {largest_magnitude(x, threads_), largest_magnitude(gradients, threads_)};
+  exponent_ = choose_exponent(largest_.x);
   weighted_.key.reset();
   unweighted_.key.reset();
 }
@@ -61,7 +62,7 @@ const NormalisedData& SideFitter::normalised(const SideQuantizer& quantizer, Fit
   const Key key = {recipe.axis, recipe.range, recipe.outliers, weights, recipe.share, sample_.sinks};
   Cached& cached = weights == FitWeights::None ? unweighted_ : weighted_;
   if (cached.key != key) {
-    cached.data.compute(sample_, gradients_, quantizer, ranges_, weights, threads_);
+    cached.data.compute(sample_, gradients_, quantizer, ranges_, weights, largest_, threads_);
     cached.key = key;
   }
   return cached.data;
@@ -81,10 +82,13 @@ Codebook SideFitter::fit_codebook(const SideQuantizer& quantizer, int segment, C
     const KMeans1dResult result = kmeans1d(data->values(segment), data->weights(segment), 1 << recipe.bits, threads_);
     codebook.centroids.assign(result.centroids.begin(), result.centroids.end());
     codebook.decoded = codebook.centroids;
-    if (recipe.qnorm) {
-      const NormalisedData& each = normalised(quantizer, FitWeights::None);
-      apply_qnorm(codebook, each.values(segment), each.weights(segment), threads_);
+    if (!recipe.qnorm) {
+      error.error += result.error;
+      error.weight += result.weight;
+      return codebook;
     }
+    const NormalisedData& each = normalised(quantizer, FitWeights::None);
+    apply_qnorm(codebook, each.values(segment), each.weights(segment), threads_);
   }
   const CodebookError added = codebook_error(codebook, data->values(segment), data->weights(segment), threads_);
   error.error += added.error;

@@ -44,6 +44,7 @@ class SideFitter {
   KvShape shape_;
   TokenSample sample_;
   std::span<const float> gradients_;
+  LargestMagnitudes largest_;
   int exponent_ = 0;
   std::vector<ChannelRange> ranges_;  ///< one, or one per sequence
   struct Cached {

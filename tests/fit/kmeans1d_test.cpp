@@ -108,6 +108,7 @@ TEST_CASE("the histogram path reports the error of its centroids exactly and doe
     const KMeans1dResult three = kmeans1d(values, weights, clusters, 3);
     CAPTURE(clusters);
     check_shape(one, clusters);
+    REQUIRE(one.weight == Approx(std::accumulate(weights.begin(), weights.end(), 0.0)).epsilon(1e-12));
     REQUIRE(one.centroids == three.centroids);
     REQUIRE(one.error == three.error);
     REQUIRE(error_of(values, weights, one.centroids) == Approx(one.error).epsilon(1e-9));
