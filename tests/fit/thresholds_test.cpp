@@ -29,7 +29,8 @@ TEST_CASE("thresholds and outlier rates are numpy's") {
   const CalibrationReader calibration(path);
   const ThresholdsFile file = extract_thresholds(calibration, {{0.03, 0.1, 0.0, 0.1}, {1, 0}, 0.0}, quiet_context());
   REQUIRE(file.sets.size() == 6);
-  for (const nlohmann::json& entry : expected()["thresholds"]) {
+  const nlohmann::json wanted_sets = expected()["thresholds"];
+  for (const nlohmann::json& entry : wanted_sets) {
     const ThresholdSet* set = file.find(entry["fraction"], entry["sinks"]);
     REQUIRE(set != nullptr);
     for (ThresholdTensor tensor : {ThresholdTensor::Key, ThresholdTensor::KeyPostRope, ThresholdTensor::Value}) {
