@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -20,6 +21,7 @@ namespace {
 /// Scores of a block of queries over 2048 keys stay in the second-level cache.
 constexpr std::int64_t kBlockTokens = 64;
 constexpr std::int64_t kBlockRows = 128;  // query heads of one kv head share the product
+constexpr std::int64_t kStripes = 16;     // parts of a kv head's work
 
 /// Queries [first, first + count) of one kv head, `query [tokens * group, head_dim]` row by row; adds to `mass`.
 void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::int64_t group, std::int64_t first,
@@ -48,33 +50,36 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
   const c10::AutoGradMode no_grad(false);
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
                      group = query.size(1) / kv_heads;
-  const at::Tensor rotated_query = rope.apply(query, 0).mul(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  const at::Tensor rotated_key = rope.apply(key, 0);
+  const at::Tensor rotated_query = rope.apply(query, 0), rotated_key = rope.apply(key, 0);
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
   const std::int64_t step = std::clamp<std::int64_t>(kBlockRows / group, 1, kBlockTokens);
-  const std::int64_t blocks = (tokens + step - 1) / step;
+  const std::int64_t blocks = (tokens + step - 1) / step, stripes = std::min(kStripes, blocks);
 
-  std::vector<double> mass(static_cast<std::size_t>(tokens), 0.0);
-  std::vector<double> partial(
-      static_cast<std::size_t>(blocks * tokens));  // one row per block: no order of threads matters
-  for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-    const at::Tensor head_query = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
-    const at::Tensor head_keys = rotated_key.select(1, kv_head).contiguous().t();
-    std::fill(partial.begin(), partial.end(), 0.0);
-    at::parallel_for(0, blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      const c10::AutoGradMode thread_no_grad(false);
-      std::vector<float> scores(static_cast<std::size_t>(step * group * tokens));
-      for (std::int64_t index = begin; index < end; ++index) {
-        // Late blocks cost more; early and late ones alternate, so that equal ranges are equal work.
-        const std::int64_t block = index % 2 == 0 ? index / 2 : blocks - 1 - index / 2;
-        const std::int64_t first = block * step;
-        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), scores,
-                  partial.data() + block * tokens);
+  // One sum per stripe, added up in order at the end: no order of threads matters.
+  std::vector<double> partial(static_cast<std::size_t>(kv_heads * stripes * tokens), 0.0);
+  at::parallel_for(0, kv_heads * stripes, 1, [&](std::int64_t begin, std::int64_t end) {
+    const c10::AutoGradMode thread_no_grad(false);
+    std::vector<float> scores(static_cast<std::size_t>(step * group * tokens));
+    at::Tensor head_query, head_keys;
+    std::int64_t prepared = -1;
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t kv_head = task / stripes;
+      if (kv_head != std::exchange(prepared, kv_head)) {
+        head_query = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim}).mul(scale);
+        head_keys = rotated_key.select(1, kv_head).contiguous().t();
       }
-    });
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      for (std::int64_t token = 0; token < tokens; ++token) mass[token] += partial[block * tokens + token];
+      // Late blocks cost more. A stripe takes its turn forwards, then backwards, so that all stripes are equal work.
+      for (std::int64_t round = 0; round * stripes < blocks; ++round) {
+        const std::int64_t turn = round % 2 == 0 ? task % stripes : stripes - 1 - task % stripes;
+        const std::int64_t first = (round * stripes + turn) * step;
+        if (first >= tokens) continue;
+        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), scores,
+                  partial.data() + task * tokens);
+      }
     }
-  }
+  });
+  std::vector<double> mass(static_cast<std::size_t>(tokens), 0.0);
+  for (std::size_t index = 0; index < partial.size(); ++index) mass[index % mass.size()] += partial[index];
   return {mass.begin(), mass.end()};
 }
 

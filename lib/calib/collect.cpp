@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
@@ -77,10 +78,13 @@ CalibrationHeader header_of(const Model& model, const std::vector<Window>& windo
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), group = query.size(1) / kv_heads;
   at::Tensor moment = at::empty({kv_heads, head_dim, head_dim}, query.options().dtype(at::kDouble));
-  for (std::int64_t kv_head = 0; kv_head < kv_heads; ++kv_head) {
-    const at::Tensor rows = query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
-    moment.select(0, kv_head).copy_(at::mm(rows.t(), rows));
-  }
+  at::parallel_for(0, kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    const c10::AutoGradMode no_grad(false);
+    for (std::int64_t kv_head = begin; kv_head < end; ++kv_head) {
+      const at::Tensor rows = query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
+      moment.select(0, kv_head).copy_(at::mm(rows.t(), rows));
+    }
+  });
   return moment;
 }
 
