@@ -81,9 +81,11 @@ def main():
         worst = {}
         for layer in range(layers):
             for side in ("key", "value"):
+                all_bits = args.bits + (args.more_bits if (layer, side) in six else [])
+                if not all_bits:
+                    continue
                 x, weights = load(args, layer, side, args.subset)
                 files = save("part", x, weights)
-                all_bits = args.bits + (args.more_bits if (layer, side) in six else [])
                 for job in ours(args, [dict(files, clusters=2**bits, bits=bits) for bits in all_bits], folder):
                     theirs = reference.fit(x, weights, job["bits"], 10, 300, 0)
                     ratio = reference.error(x, weights.astype(np.float64), job["centroids"]) / theirs["error"]
