@@ -63,8 +63,10 @@ void check_tensors(ModelSource& source) {
     const TensorInfo* info = source.tensors->find(name);
     if (!info) fail(ErrorKind::Format, fmt::format("{}: tensor {} is missing", path, name));
     if (info->shape != shape) {
-      fail(ErrorKind::Format, fmt::format("{}: tensor {} has shape {}; the configuration asks for {}", path, name,
-                                          shape_text(info->shape), shape_text(shape)));
+      const bool by_vocabulary = name == source.names->embedding || name == source.names->output;
+      fail(ErrorKind::Format, fmt::format("{}: tensor {} has shape {}; the configuration asks for {}{}", path, name,
+                                          shape_text(info->shape), shape_text(shape),
+                                          by_vocabulary ? " (vocab_size x hidden_size)" : ""));
     }
     std::int64_t count = 1;
     for (std::int64_t size : shape) count *= size;

@@ -22,8 +22,8 @@ json.dump(config, open(sys.argv[1], "w"))
 PYTHON
 refused ystery kvq-eval perplexity --model hf --text "$evaluation_text" --seqlen 64
 
-# Judging on the text of the calibration is said, and done.
-runs kvq-eval perplexity --model "$model" --text "$calibration_text" --seqlen 64 --max-windows 2 --quantizer "$quantizer"
+# Judging on the text of the calibration is said, and done. All windows: the samples are a few of them.
+runs kvq-eval perplexity --model "$model" --text "$calibration_text" --seqlen 64 --quantizer "$quantizer"
 grep -q "calibration text" "$err" || problem "no warning of the overlap"
-runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 2 --quantizer "$quantizer"
+runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer "$quantizer"
 if grep -q "calibration text" "$err"; then problem "a warning without an overlap"; fi
