@@ -1,0 +1,94 @@
+#pragma once
+// Where the parts of a page lie. A page holds 64 tokens of one layer, keys and values, all kv heads; packed_layout.h
+// says what the parts are. Every reader and writer (CPU, CUDA, reference) takes offsets from here and nowhere else.
+//
+//   codes of keys | codes of values | ranges of keys | ranges of values          each [kv_heads][head_dim] rows;
+//   [64][2] outlier values of keys | of values                                            fp16 outlier channels of keys
+//   | of values                                          1 or 2 bytes each outlier counts of keys | of values 1 or 2
+//   bytes each, [64][groups] overflow link of keys | of values                                             4 bytes
+//   each, aligned to 4 padding to a multiple of 16 bytes, counted
+//
+// A part that a recipe does not need has size 0. Values and channels of an outlier are apart so that both are aligned.
+
+#include <cstdint>
+
+#include <kvq/kernels/layout/packed_layout.h>
+
+namespace kvq::layout {
+
+inline constexpr int kPageAlignment = 16;               ///< bytes; one load of a GPU thread, one bulk copy's unit
+inline constexpr std::uint32_t kNoBlock = 0xffffffffu;  ///< link that leads nowhere
+
+/// What the layout must know of one side of a recipe.
+struct SideShape {
+  int kv_heads = 0, head_dim = 0;
+  int bits = 0;                       ///< 1 … 8
+  bool token_ranges = false;          ///< zero and scale per token (axis token, range online)
+  int outliers_per_end = 0;           ///< axis token: exact values on each end of a token; 0: none
+  bool varying_outliers = false;      ///< axis channel with static thresholds: number differs from token to token
+  std::int64_t outlier_capacity = 0;  ///< entries in the page, if varying; a multiple of kOutlierBlockEntries, or 0
+
+  constexpr int width() const { return kv_heads * head_dim; }
+  constexpr int entries_per_token() const { return 2 * outliers_per_end < width() ? 2 * outliers_per_end : width(); }
+  /// Entries for which the page itself has room.
+  constexpr std::int64_t page_entries() const {
+    return varying_outliers ? outlier_capacity : std::int64_t{kPageTokens} * entries_per_token();
+  }
+  /// Bytes of an outlier's channel: within the token (axis token), within the group of heads (axis channel).
+  constexpr int channel_bytes() const { return (varying_outliers ? head_dim > 256 : width() > 256) ? 2 : 1; }
+  constexpr std::int64_t row_bytes() const { return std::int64_t{kPageTokens} * bits / 8; }
+  constexpr std::int64_t code_bytes() const { return kv_heads * code_page_bytes(head_dim, bits); }
+  constexpr std::int64_t count_bytes() const {
+    return varying_outliers
+               ? std::int64_t{kPageTokens} * outlier_groups(kv_heads, head_dim) * outlier_count_bytes(head_dim)
+               : 0;
+  }
+};
+
+/// Byte offsets of one side's parts from the start of the page.
+struct SideParts {
+  std::int64_t codes = 0, ranges = 0, outlier_values = 0, outlier_channels = 0, outlier_counts = 0, overflow_link = 0;
+};
+
+struct PageLayout {
+  SideShape key, value;
+  SideParts key_parts, value_parts;
+  std::int64_t used = 0;   ///< bytes without the padding
+  std::int64_t bytes = 0;  ///< a multiple of kPageAlignment
+};
+
+constexpr PageLayout page_layout(const SideShape& key, const SideShape& value) {
+  PageLayout page{key, value, {}, {}, 0, 0};
+  std::int64_t end = 0;
+  const auto place = [&end](std::int64_t& key_offset, std::int64_t key_bytes, std::int64_t& value_offset,
+                            std::int64_t value_bytes) {
+    key_offset = end;
+    value_offset = end + key_bytes;
+    end += key_bytes + value_bytes;
+  };
+  SideParts &k = page.key_parts, &v = page.value_parts;
+  place(k.codes, key.code_bytes(), v.codes, value.code_bytes());
+  place(k.ranges, key.token_ranges ? range_page_bytes() : 0, v.ranges, value.token_ranges ? range_page_bytes() : 0);
+  place(k.outlier_values, key.page_entries() * kHalfBytes, v.outlier_values, value.page_entries() * kHalfBytes);
+  place(k.outlier_channels, key.page_entries() * key.channel_bytes(), v.outlier_channels,
+        value.page_entries() * value.channel_bytes());
+  place(k.outlier_counts, key.count_bytes(), v.outlier_counts, value.count_bytes());
+  if (key.varying_outliers || value.varying_outliers) end = div_up(end, 4) * 4;
+  place(k.overflow_link, key.varying_outliers ? kOverflowLinkBytes : 0, v.overflow_link,
+        value.varying_outliers ? kOverflowLinkBytes : 0);
+  page.used = end;
+  page.bytes = div_up(end, kPageAlignment) * kPageAlignment;
+  return page;
+}
+
+/// An overflow block: fp16 values of 8 entries, their channels, and the number of the next block.
+struct OverflowBlock {
+  std::int64_t channels = 0, link = 0, bytes = 0;  ///< offsets; the values are at 0
+};
+constexpr OverflowBlock overflow_block(const SideShape& side) {
+  const std::int64_t channels = std::int64_t{kOutlierBlockEntries} * kHalfBytes;
+  const std::int64_t link = channels + std::int64_t{kOutlierBlockEntries} * side.channel_bytes();
+  return {channels, link, link + kOverflowLinkBytes};
+}
+
+}  // namespace kvq::layout
