@@ -2,11 +2,14 @@
 // Where the parts of a page lie. A page holds 64 tokens of one layer, keys and values, all kv heads; packed_layout.h
 // says what the parts are. Every reader and writer (CPU, CUDA, reference) takes offsets from here and nowhere else.
 //
-//   codes of keys | codes of values | ranges of keys | ranges of values          each [kv_heads][head_dim] rows;
-//   [64][2] outlier values of keys | of values                                            fp16 outlier channels of keys
-//   | of values                                          1 or 2 bytes each outlier counts of keys | of values 1 or 2
-//   bytes each, [64][groups] overflow link of keys | of values                                             4 bytes
-//   each, aligned to 4 padding to a multiple of 16 bytes, counted
+//   codes            [kv_heads][head_dim] rows of 8 * bits bytes
+//   ranges           [64][2] fp16, zero and scale
+//   outlier values   [entries] fp16
+//   outlier channels [entries], 1 or 2 bytes each
+//   outlier counts   [64][groups], 1 or 2 bytes each
+//   overflow link    4 bytes, aligned to 4
+//
+// each first of the keys, then of the values; then padding to a multiple of 16 bytes, counted.
 //
 // A part that a recipe does not need has size 0. Values and channels of an outlier are apart so that both are aligned.
 

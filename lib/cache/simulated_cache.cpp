@@ -37,7 +37,7 @@ struct SimulatedCache::Layer {
   std::vector<SideEncoder> encoders;  ///< by Side; none for an unquantized recipe
   std::int64_t length = 0;            ///< tokens so far
   Stored key, value;
-  std::vector<std::uint32_t> key_outliers;  ///< exact values per token, 0 for sinks
+  std::vector<std::uint32_t> outliers[2];  ///< by Side; exact values per token, 0 for sinks
 };
 
 SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads)
@@ -71,11 +71,9 @@ void SimulatedCache::quantize(const at::Tensor& x, const AttentionInput& input, 
   const std::span<float> values(x.mutable_data_ptr<float>(), static_cast<std::size_t>(tokens * width));
   const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * width));
   const std::span<float> coded = values.subspan(exact.size());
-  std::span<std::uint32_t> outliers;
-  if (side == Side::Key) {
-    layer.key_outliers.resize(static_cast<std::size_t>(input.first_position + tokens));
-    outliers = std::span(layer.key_outliers).last(static_cast<std::size_t>(tokens - sinks));
-  }
+  std::vector<std::uint32_t>& counts = layer.outliers[static_cast<std::size_t>(side)];
+  counts.resize(static_cast<std::size_t>(input.first_position + tokens));
+  const std::span<std::uint32_t> outliers = std::span(counts).last(static_cast<std::size_t>(tokens - sinks));
   std::int64_t token = input.first_position;  // of the first value in the call below that may throw
   try {
     encoder.round_exact(exact);
@@ -136,7 +134,7 @@ void SimulatedCache::reset() {
   for (Layer& layer : layers_) {
     layer.length = 0;
     layer.key = layer.value = {};
-    layer.key_outliers.clear();
+    for (std::vector<std::uint32_t>& counts : layer.outliers) counts.clear();
   }
 }
 
@@ -144,12 +142,14 @@ std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layer
 
 Footprint SimulatedCache::footprint() const {
   const std::int64_t length = tokens();
-  std::vector<std::uint32_t> outliers;
+  std::vector<std::uint32_t> outliers[2];
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
-    outliers.insert(outliers.end(), layer.key_outliers.begin(), layer.key_outliers.end());
+    for (const int side : {0, 1}) {
+      outliers[side].insert(outliers[side].end(), layer.outliers[side].begin(), layer.outliers[side].end());
+    }
   }
-  return measured_footprint(*quantizer_, length, outliers);
+  return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]});
 }
 
 }  // namespace kvq

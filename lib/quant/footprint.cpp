@@ -2,29 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include <kvq/core/error.h>
-#include <kvq/kernels/layout/packed_layout.h>
-#include <kvq/quant/encoder.h>
+#include <kvq/quant/side_shape.h>
 
 namespace kvq {
 
 namespace {
 
-bool has_varying_outliers(const SideQuantizer& side) {
-  return side.recipe.axis == Axis::Channel && side.recipe.outliers > 0.0;
-}
-
-std::int64_t page_capacity(const SideQuantizer& side) {
-  return layout::outlier_page_capacity(side.outlier_rate, side.width());
-}
-
 /// Expected overflow blocks of a page of `tokens` tokens when every value is an outlier by itself with the calibrated
 /// rate: the count is Poisson. Summed over all counts within 12 standard deviations.
-double expected_overflow_blocks(const SideQuantizer& side, std::int64_t tokens) {
+double expected_overflow_blocks(const SideQuantizer& side, std::int64_t capacity, std::int64_t tokens) {
   const double mean = side.outlier_rate * side.width() * static_cast<double>(tokens);
   if (mean <= 0.0) return 0.0;
-  const std::int64_t capacity = page_capacity(side);
   const auto last = std::min(static_cast<std::int64_t>(mean + 12.0 * std::sqrt(mean)) + 20, side.width() * tokens);
   double blocks = 0.0;
   for (std::int64_t count = capacity + 1; count <= last; ++count) {
@@ -35,34 +26,52 @@ double expected_overflow_blocks(const SideQuantizer& side, std::int64_t tokens) 
   return blocks;
 }
 
-/// All of one layer and side except overflow blocks.
-void add_side(Footprint& sum, const SideQuantizer& side, std::int64_t tokens, int sinks) {
+/// The pages and exact tokens of one layer, without overflow blocks.
+void add_layer(Footprint& sum, const LayerQuantizer& layer, std::int64_t tokens, int sinks) {
+  const layout::PageLayout page = page_layout(layer);
   const std::int64_t pages = layout::pages(tokens);
-  const int width = side.width();
-  sum.codes += pages * side.kv_heads * layout::code_page_bytes(side.head_dim, side.recipe.bits);
-  if (side.recipe.axis == Axis::Token) {
-    sum.ranges += pages * layout::range_page_bytes();
-    sum.outliers += pages * layout::token_outlier_page_bytes(width, outliers_per_end(side.recipe.outliers, width));
-  } else if (has_varying_outliers(side)) {
-    sum.outliers += pages * layout::channel_outlier_page_bytes(side.kv_heads, side.head_dim, page_capacity(side));
+  Footprint one;
+  for (const layout::SideShape& side : {page.key, page.value}) {
+    one.codes += side.code_bytes();
+    one.ranges += side.token_ranges ? layout::range_page_bytes() : 0;
+    one.outliers += side.page_entries() * (layout::kHalfBytes + side.channel_bytes()) + side.count_bytes() +
+                    (side.varying_outliers ? layout::kOverflowLinkBytes : 0);
+    sum.exact += std::min<std::int64_t>(sinks, tokens) * side.width() * layout::kHalfBytes;
   }
-  sum.exact += std::min<std::int64_t>(sinks, tokens) * width * layout::kHalfBytes;
+  sum.codes += pages * one.codes;
+  sum.ranges += pages * one.ranges;
+  sum.outliers += pages * one.outliers;
+  sum.padding += pages * (page.bytes - one.total());
+  sum.tables += pages * layout::kBlockTableBytes;
 }
 
-void add_expected_overflow(Footprint& sum, const SideQuantizer& side, std::int64_t tokens) {
-  if (!has_varying_outliers(side)) return;
-  const double whole_page = expected_overflow_blocks(side, layout::kPageTokens);
-  const double last_page = expected_overflow_blocks(side, tokens % layout::kPageTokens);
+void add_expected_overflow(Footprint& sum, const SideQuantizer& quantizer, std::int64_t tokens) {
+  const layout::SideShape side = side_shape(quantizer);
+  if (!side.varying_outliers) return;
+  const double whole_page = expected_overflow_blocks(quantizer, side.outlier_capacity, layout::kPageTokens);
+  const double last_page = expected_overflow_blocks(quantizer, side.outlier_capacity, tokens % layout::kPageTokens);
   const double blocks = whole_page * static_cast<double>(tokens / layout::kPageTokens) + last_page;
-  sum.outliers += static_cast<std::int64_t>(std::ceil(blocks)) * layout::overflow_block_bytes(side.head_dim);
+  sum.outliers += static_cast<std::int64_t>(std::ceil(blocks)) * layout::overflow_block(side).bytes;
+}
+
+/// `outliers_per_token`: of one layer and side.
+void add_measured_overflow(Footprint& sum, const SideQuantizer& quantizer,
+                           std::span<const std::uint32_t> outliers_per_token) {
+  const layout::SideShape side = side_shape(quantizer);
+  if (!side.varying_outliers) return;
+  std::int64_t blocks = 0;
+  for (std::size_t first = 0; first < outliers_per_token.size(); first += layout::kPageTokens) {
+    const auto page = outliers_per_token.subspan(
+        first, std::min<std::size_t>(layout::kPageTokens, outliers_per_token.size() - first));
+    blocks +=
+        layout::overflow_blocks(std::accumulate(page.begin(), page.end(), std::int64_t{0}), side.outlier_capacity);
+  }
+  sum.outliers += blocks * layout::overflow_block(side).bytes;
 }
 
 Footprint without_overflow(const Quantizer& quantizer, std::int64_t tokens) {
   Footprint sum;
-  for (const LayerQuantizer& layer : quantizer.layers) {
-    for (const Side side : kSides) add_side(sum, layer.side(side), tokens, quantizer.recipe.sinks);
-    sum.tables += layout::pages(tokens) * layout::kBlockTableBytes;
-  }
+  for (const LayerQuantizer& layer : quantizer.layers) add_layer(sum, layer, tokens, quantizer.recipe.sinks);
   return sum;
 }
 
@@ -81,26 +90,14 @@ Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
   return sum;
 }
 
-Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens,
-                             std::span<const std::uint32_t> key_outliers_per_token) {
+Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers) {
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
-  KVQ_ASSERT(static_cast<std::int64_t>(key_outliers_per_token.size()) ==
-             static_cast<std::int64_t>(quantizer.layers.size()) * tokens);
+  const auto length = static_cast<std::size_t>(tokens);
+  KVQ_ASSERT(outliers.key.size() == quantizer.layers.size() * length && outliers.value.size() == outliers.key.size());
   Footprint sum = without_overflow(quantizer, tokens);
-  auto layer_counts = key_outliers_per_token.begin();
-  for (const LayerQuantizer& layer : quantizer.layers) {
-    add_expected_overflow(sum, layer.value, tokens);
-    if (has_varying_outliers(layer.key)) {
-      const std::int64_t capacity = page_capacity(layer.key);
-      for (std::int64_t first = 0; first < tokens; first += layout::kPageTokens) {
-        std::int64_t outliers = 0;
-        for (std::int64_t token = first; token < std::min(tokens, first + layout::kPageTokens); ++token) {
-          outliers += layer_counts[token];
-        }
-        sum.outliers += layout::overflow_blocks(outliers, capacity) * layout::overflow_block_bytes(layer.key.head_dim);
-      }
-    }
-    layer_counts += tokens;
+  for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
+    add_measured_overflow(sum, quantizer.layers[layer].key, outliers.key.subspan(layer * length, length));
+    add_measured_overflow(sum, quantizer.layers[layer].value, outliers.value.subspan(layer * length, length));
   }
   return sum;
 }

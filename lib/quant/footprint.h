@@ -11,21 +11,25 @@ namespace kvq {
 
 /// Bytes of one sequence's cache, all layers, both sides.
 struct Footprint {
-  std::int64_t codes = 0;     ///< padding of the last page included
+  std::int64_t codes = 0;     ///< unused slots of the last page included
   std::int64_t ranges = 0;    ///< online zero and scale per token
   std::int64_t outliers = 0;  ///< values, channels, counts, reserved slack, overflow blocks
   std::int64_t exact = 0;     ///< sinks (and recents)
+  std::int64_t padding = 0;   ///< of pages, to a multiple of layout::kPageAlignment
   std::int64_t tables = 0;    ///< block tables
-  std::int64_t total() const { return codes + ranges + outliers + exact + tables; }
+  std::int64_t total() const { return codes + ranges + outliers + exact + padding + tables; }
+  bool operator==(const Footprint&) const = default;
   double bits_per_value(const KvShape& shape, std::int64_t tokens) const;
 };
 
 /// Forecast at `tokens` from the calibrated outlier rates.
 Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens);
 
-/// Footprint given the key outliers that were really seen: `[layers, tokens]` exact values per token (sinks 0).
-Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens,
-                             std::span<const std::uint32_t> key_outliers_per_token);
+/// Exact values of each token that were really seen, `[layers, tokens]`; 0 for sinks. Counts where their number varies.
+struct OutliersPerToken {
+  std::span<const std::uint32_t> key, value;
+};
+Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers);
 
 /// fp16 cache of the same shape: the unquantized baseline.
 std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens);

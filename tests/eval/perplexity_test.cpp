@@ -175,7 +175,8 @@ TEST_CASE("Counted bits follow from the bytes that the cache occupies") {
   CHECK(baseline.bits_counted == 16);
   const VariantResult& result = report.results[1];
   CHECK(result.bits_nominal == 4);
-  CHECK(result.cache_bytes == measured_footprint(*quantizer.quantizer, 40, std::vector<std::uint32_t>(80, 0)).total());
+  const std::vector<std::uint32_t> none_seen(80, 0);
+  CHECK(result.cache_bytes == measured_footprint(*quantizer.quantizer, 40, {none_seen, none_seen}).total());
   CHECK(result.bits_counted == Approx(8.0 * static_cast<double>(result.cache_bytes) / (2 * 40 * 2 * 8)));
   CHECK(result.bits_counted > 4);
   CHECK(result.bits_counted_32k < result.bits_counted);

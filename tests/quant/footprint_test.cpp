@@ -7,6 +7,7 @@
 
 #include <kvq/core/rng.h>
 #include <kvq/kernels/layout/packed_layout.h>
+#include <kvq/quant/side_shape.h>
 
 using namespace kvq;
 
@@ -43,12 +44,14 @@ TEST_CASE("SmolLM2's cache of 2048 tokens, counted by hand") {
     for (int token = 0; token < 64; ++token) outliers[static_cast<std::size_t>(layer) * 2048 + 640 + token] = 2;
     outliers[static_cast<std::size_t>(layer) * 2048 + 640] = 4;
   }
-  const Footprint counted = measured_footprint(quantizer, 2048, outliers);
+  const std::vector<std::uint32_t> value_outliers(outliers.size(), 2);
+  const Footprint counted = measured_footprint(quantizer, 2048, {outliers, value_outliers});
   CHECK(counted.codes == 30LL * 2 * 2048 * 192 * 3 / 8);
   CHECK(counted.ranges == 30LL * 2048 * 4);
   const std::int64_t key_page = 64 * 1 + 128 * 3 + 4;  // one count byte per token, entries, link
   CHECK(counted.outliers == 30LL * (32 * key_page + (8 * 3 + 4) + 2048 * 2 * 3));
   CHECK(counted.exact == 30LL * 2 * 192 * 2);
+  CHECK(counted.padding == 30LL * 32 * 12);  // 9216 + 256 + 2 * 128 * 3 + 64 + 4 = 10308 bytes in 10320
   CHECK(counted.tables == 30LL * 32 * 4);
   CHECK(counted.bits_per_value(quantizer.shape, 2048) == Approx(counted.total() * 8.0 / (2.0 * 30 * 192 * 2048)));
   CHECK(nominal_bits(quantizer.recipe) == 3.0);
@@ -59,12 +62,14 @@ TEST_CASE("Eight kv heads of 128, a last page of one token, and other recipes, c
   const Quantizer quantizer = make_quantizer("K=nuq4-1%/V=nuq2-1%", 2, 8, 128, 0.01);
   std::vector<std::uint32_t> outliers(2 * 65, 0);
   outliers[64] = 1024;  // the last token of layer 0 is all outliers: (1024 - 656) / 8 = 46 overflow blocks
-  const Footprint counted = measured_footprint(quantizer, 65, outliers);
+  const Footprint counted = measured_footprint(quantizer, 65, {outliers, std::vector<std::uint32_t>(2 * 65, 10)});
   CHECK(counted.codes == 2LL * (2 * 64 * 1024 * 4 / 8 + 2 * 64 * 1024 * 2 / 8));  // padding of the last page counts
   CHECK(counted.ranges == 2LL * 128 * 4);
   CHECK(counted.outliers == 2LL * (2 * (64 * 8 + 656 * 3 + 4) + 128 * 10 * 4) + 46 * 28);
   CHECK(counted.exact == 2LL * 2 * 1024 * 2);
+  CHECK(counted.padding == 2LL * 2 * 12);  // 54452 bytes in 54464
   CHECK(counted.tables == 2LL * 2 * 4);
+  CHECK(counted.total() == 2LL * 2 * (page_layout(quantizer.layers[0]).bytes + 4) + 46 * 28 + counted.exact);
 
   const Footprint per_token = forecast_footprint(make_quantizer("int4:key=token,sink=0", 1, 8, 128, 0.0), 64);
   CHECK(per_token.codes == 2LL * 64 * 1024 / 2);
@@ -101,10 +106,24 @@ TEST_CASE("A key outlier at 1 % costs at most 34 bits at width 192 and 32 at 102
       outliers.push_back(count);
       seen += count;
     }
-    const Footprint measured = measured_footprint(keys_only, kTokens, outliers);
+    const Footprint measured =
+        measured_footprint(keys_only, kTokens, {outliers, std::vector<std::uint32_t>(kTokens, 0)});
     CHECK(8.0 * measured.outliers / seen <= bits);
     CHECK(measured.outliers == Approx(forecast_footprint(keys_only, kTokens).outliers).epsilon(0.005));
   }
+}
+
+TEST_CASE("Overflow blocks of values are counted as they were seen, too") {
+  Quantizer quantizer = make_quantizer("nuq3-1%:value=channel", 1, 2, 64, 0.01);  // capacity 88
+  const std::vector<std::uint32_t> none(100, 0);
+  std::vector<std::uint32_t> some = none;
+  const std::int64_t calm = measured_footprint(quantizer, 100, {none, none}).total();
+  some[63] = 88;
+  CHECK(measured_footprint(quantizer, 100, {none, some}).total() == calm);
+  some[0] = 1;
+  CHECK(measured_footprint(quantizer, 100, {none, some}).total() == calm + 28);
+  some[64] = 104;
+  CHECK(measured_footprint(quantizer, 100, {some, some}).total() == calm + 6 * 28);
 }
 
 TEST_CASE("Nominal 2 bits with 1 % outliers are about 2.4 counted at width 192") {
