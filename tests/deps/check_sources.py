@@ -11,6 +11,7 @@ import sys
 LAYOUT = "kernels/layout"
 MAY_INCLUDE = {
     "kernels/layout": set(),
+    "kernels/reference": {LAYOUT},
     "lib/core": set(),
     "lib/config": {"core"},
     "lib/stats": {"core"},
