@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +10,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/fingerprint.h>
 #include <kvq/core/hash.h>
+#include <kvq/eval/plan.h>
 #include <kvq/eval/report.h>
 #include <kvq/text/corpus.h>
 
@@ -44,19 +47,22 @@ std::string journal_identity(const PerplexityOptions& options, const Inputs& inp
 }
 
 void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
-  const auto caches = inputs.quantizers.size() + 1;
-  // Two operations per weight and token, for every cache.
-  const double operations = 2.0 * static_cast<double>(inputs.model->config().parameters) *
-                            static_cast<double>(options.seqlen) * static_cast<double>(windows.size() * caches);
+  const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
+  const PerplexityPlan plan =
+      plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
+                      static_cast<std::int64_t>(windows.size()), caches);
   if (json) {
     print_result(nlohmann::ordered_json({{"windows", windows.size()},
                                          {"seqlen", options.seqlen},
                                          {"caches", caches},
-                                         {"operations", operations}})
+                                         {"memory_bytes", plan.peak_memory_bytes},
+                                         {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
-    print_result(fmt::format("{} windows of {} tokens, {} caches, about {:.3g} operations", windows.size(), options.seqlen,
-                             caches, operations));
+    print_result(fmt::format("windows   {} of {} tokens\ncaches    {}, the unquantized one included\n"
+                             "memory    about {}\ntime      about {}\n",
+                             windows.size(), options.seqlen, caches,
+                             human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
   }
 }
 

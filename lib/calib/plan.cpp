@@ -1,36 +1,13 @@
 // What a run will take, told before it starts.
 #include <algorithm>
-#include <chrono>
-
-#include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 
 #include <kvq/calib/collect.h>
 #include <kvq/calib/sequence_file.h>
 #include <kvq/model/loss.h>
 #include <kvq/model/memory.h>
+#include <kvq/model/speed.h>
 
 namespace kvq {
-
-namespace {
-
-/// Floating-point operations per second of a matrix product of the size that layers have.
-double measured_speed(Dtype dtype) {
-  using Clock = std::chrono::steady_clock;
-  constexpr std::int64_t kSize = 768;
-  const auto options = at::TensorOptions().dtype(dtype == Dtype::Bf16 ? at::kBFloat16 : at::kFloat);
-  const at::Tensor a = at::ones({kSize, kSize}, options), b = at::ones({kSize, kSize}, options);
-  at::mm(a, b);  // wakes the threads up
-  double best = 1e9;
-  for (int round = 0; round < 5; ++round) {
-    const Clock::time_point start = Clock::now();
-    at::mm(a, b);
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - start).count());
-  }
-  return 2.0 * kSize * kSize * kSize / best;
-}
-
-}  // namespace
 
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
                             Recompute recompute) {
@@ -64,7 +41,7 @@ CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t
       2.0 * shape.layers * shape.heads * shape.head_dim * static_cast<double>(seqlen) * static_cast<double>(seqlen);
   const double passes = recompute == Recompute::Layer ? 3.0 : 2.0;
   constexpr double kOverhead = 1.6;  // element-wise work, statistics, journal and assembly, as measured on small models
-  plan.seconds = kOverhead * static_cast<double>(sequences) * passes * (products + attention) / measured_speed(dtype);
+  plan.seconds = kOverhead * static_cast<double>(sequences) * passes * (products + attention) / measured_flops(dtype);
   return plan;
 }
 

@@ -141,7 +141,7 @@ BosMode parse_bos_mode(const std::string& word) {
 }
 
 TokenStream tokenize(const Tokenizer& tokenizer, const TextFile& file) {
-  TokenStream stream{file.domain, file.sha256, {}};
+  TokenStream stream{file.domain, file.path.string(), file.sha256, {}};
   const bool chat = !tokenizer.chat_template.empty() && std::any_of(file.documents.begin(), file.documents.end(),
                                                                     [](const auto& d) { return !d.messages.empty(); });
   if (!chat) {

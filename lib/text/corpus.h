@@ -45,6 +45,7 @@ BosMode parse_bos_mode(const std::string& word);  ///< throws Usage
 /// A text as the ids of KVQuant's and GPTQ's protocol: tokenised once, as a whole.
 struct TokenStream {
   std::string domain;
+  std::string name;  ///< path of the file, for messages; empty: a text without one
   std::string text_sha256;
   std::vector<std::int32_t> ids;
 };

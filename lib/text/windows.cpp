@@ -21,11 +21,15 @@ class Grid {
     }
     for (const TokenStream& stream : streams) counts_.push_back(static_cast<std::int64_t>(stream.ids.size()) / step_);
     if (total() == 0) {
-      std::size_t longest = 0;
-      for (const TokenStream& stream : streams) longest = std::max(longest, stream.ids.size());
-      fail(ErrorKind::Input, fmt::format("the {} {} tokens; one window of --seqlen {} needs {}{}",
-                                         streams.size() == 1 ? "text has" : "longest text has", longest, seqlen, step_,
-                                         prepend_bos ? " and a begin-of-sequence token" : ""));
+      const auto longest = std::max_element(streams.begin(), streams.end(), [](const TokenStream& a, const TokenStream& b) {
+        return a.ids.size() < b.ids.size();
+      });
+      const std::string name = longest == streams.end() || longest->name.empty() ? "" : longest->name + ": ";
+      fail(ErrorKind::Input,
+           fmt::format("{}the {} {} tokens; one window of --seqlen {} needs {}{}", name,
+                       streams.size() == 1 ? "text has" : "longest text has",
+                       longest == streams.end() ? 0 : longest->ids.size(), seqlen, step_,
+                       prepend_bos ? " and a begin-of-sequence token" : ""));
     }
   }
 

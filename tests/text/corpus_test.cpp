@@ -189,6 +189,10 @@ TEST_CASE("A window's BOS takes the place of one text token") {
 }
 
 TEST_CASE("Text shorter than one window is refused with both numbers") {
+  TokenStream named = stream(5);
+  named.name = "my text.txt";
+  CHECK_THAT(error_of(ErrorKind::Input, [&] { sequential_windows({named}, 8, false, -1, 0); }),
+             ContainsSubstring("my text.txt: the text has 5 tokens"));
   for (const std::int64_t length : {0, 1, 7}) {
     const auto message = error_of(ErrorKind::Input, [&] { sequential_windows({stream(length)}, 8, false, -1, 0); });
     CHECK_THAT(message, ContainsSubstring("the text has " + std::to_string(length) +
