@@ -30,7 +30,7 @@ done
 runs "${fisher[@]}" -o plan.h5 --dry-run --json
 [[ $(json "$out" "report['tokens'] > 1000 and 'plan' in report") == True ]] || problem "kvq-fisher --dry-run --json"
 runs "${perplexity[@]}" --dry-run --json
-[[ $(json "$out" "report['windows'] >= 1 and report['caches'] == 1 and report['memory_bytes'] > 1e5 and report['seconds'] >= 0") == True ]] ||
+[[ $(json "$out" "report['windows'] >= 1 and report['caches'] == 2 and report['memory_bytes'] > 1e5 and report['seconds'] >= 0") == True ]] ||
   problem "kvq-eval perplexity --dry-run --json: $(cat "$out")"
 # A reader that goes away is no failure.
 "${perplexity[@]}" --quiet | true
