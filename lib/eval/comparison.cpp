@@ -5,47 +5,41 @@
 
 #include <fmt/format.h>
 
-#include <ATen/ops/argmax.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/gather.h>
-#include <ATen/ops/log_softmax.h>
-
 #include <kvq/core/error.h>
 #include <kvq/model/loss.h>
+#include <kvq/model/softmax.h>
 
 namespace kvq {
 
 std::vector<WindowComparison> compare_window(Model& model, const std::vector<at::Tensor>& hidden,
                                              const std::vector<std::int32_t>& ids) {
   const auto predictions = static_cast<std::int64_t>(ids.size()) - 1;
-  std::vector<std::int64_t> targets(ids.begin() + 1, ids.end());
-  const at::Tensor target = at::from_blob(targets.data(), {predictions, 1}, at::kLong);
-
   std::vector<WindowComparison> result(hidden.size());
   std::vector<double> nll_sum(hidden.size(), 0.0);
   for (WindowComparison& comparison : result) comparison.kl.reserve(predictions);
 
   for (std::int64_t begin = 0; begin < predictions; begin += kLogitChunk) {
     const std::int64_t count = std::min(kLogitChunk, predictions - begin);
-    const at::Tensor wanted = target.narrow(0, begin, count);
-    at::Tensor base, base_probability, base_top;
+    at::Tensor base;
+    std::vector<double> base_lse(count), lse(count), kl(count);
+    std::vector<std::int64_t> base_top(count), top(count);
     for (std::size_t variant = 0; variant < hidden.size(); ++variant) {
-      at::Tensor log_probability = at::log_softmax(model.logits(hidden[variant].narrow(0, begin, count)), -1);
-      nll_sum[variant] -= at::gather(log_probability, 1, wanted).to(at::kDouble).sum().item<double>();
-      const at::Tensor top = at::argmax(log_probability, -1);
-      if (variant == 0) {
-        base = log_probability;
-        base_probability = base.exp();
-        base_top = top;
-        result[0].same_top1 += count;
-        result[0].kl.insert(result[0].kl.end(), count, 0.0f);
-        continue;
+      const at::Tensor logits = model.logits(hidden[variant].narrow(0, begin, count));
+      log_sum_exp(logits, lse, top);
+      const float* rows = logits.const_data_ptr<float>();
+      for (std::int64_t row = 0; row < count; ++row) {
+        nll_sum[variant] += lse[row] - rows[row * logits.size(1) + ids[begin + row + 1]];
       }
-      result[variant].same_top1 += top.eq(base_top).sum().item<std::int64_t>();
-      // Rounding can leave a divergence of zero a hair below it.
-      const at::Tensor kl = log_probability.neg_().add_(base).mul_(base_probability).sum(-1).clamp_min_(0.0);
-      const float* values = kl.const_data_ptr<float>();
-      result[variant].kl.insert(result[variant].kl.end(), values, values + count);
+      if (variant == 0) {
+        base = logits;
+        base_lse = lse;
+        base_top = top;
+        std::fill(kl.begin(), kl.end(), 0.0);
+      } else {
+        kl_divergence(base, base_lse, logits, lse, kl);
+      }
+      for (std::int64_t row = 0; row < count; ++row) result[variant].same_top1 += top[row] == base_top[row] ? 1 : 0;
+      result[variant].kl.insert(result[variant].kl.end(), kl.begin(), kl.end());
     }
   }
   for (std::size_t variant = 0; variant < hidden.size(); ++variant) {

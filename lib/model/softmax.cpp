@@ -26,14 +26,31 @@ void for_rows(std::int64_t rows, const Body& body) {
 
 }  // namespace
 
-void log_sum_exp(const at::Tensor& logits, std::span<double> result) {
+void log_sum_exp(const at::Tensor& logits, std::span<double> result, std::span<std::int64_t> arg_max) {
   check(logits, result.size());
+  KVQ_ASSERT(arg_max.empty() || arg_max.size() == result.size());
   const std::int64_t vocab = logits.size(1);
   const float* data = logits.const_data_ptr<float>();
   for_rows(logits.size(0), [&](std::int64_t row) {
     const float* scores = data + row * vocab;
     const float largest = vector_math().max(scores, vocab);
     result[row] = largest + std::log(vector_math().sum_exp(scores, vocab, largest));
+    if (!arg_max.empty()) arg_max[row] = std::find(scores, scores + vocab, largest) - scores;
+  });
+}
+
+void kl_divergence(const at::Tensor& base, std::span<const double> base_lse, const at::Tensor& other,
+                   std::span<const double> other_lse, std::span<double> kl) {
+  check(base, kl.size());
+  check(other, kl.size());
+  KVQ_ASSERT(base.size(1) == other.size(1) && base_lse.size() == kl.size() && other_lse.size() == kl.size());
+  const std::int64_t vocab = base.size(1);
+  const float *a = base.const_data_ptr<float>(), *b = other.const_data_ptr<float>();
+  for_rows(base.size(0), [&](std::int64_t row) {
+    const double sum =
+        vector_math().divergence(a + row * vocab, b + row * vocab, vocab, static_cast<float>(base_lse[row]),
+                                 static_cast<float>(base_lse[row] - other_lse[row]));
+    kl[row] = std::max(sum, 0.0);  // rounding can leave a divergence of zero a hair below it
   });
 }
 

@@ -16,7 +16,11 @@ void cross_entropy(const at::Tensor& logits, std::span<const std::int32_t> targe
 void cross_entropy_with_gradient(const at::Tensor& logits, std::span<const std::int32_t> targets, double scale,
                                  std::span<double> nll);
 
-/// log Σ exp of every row: `[rows]`.
-void log_sum_exp(const at::Tensor& logits, std::span<double> result);
+/// log Σ exp of every row: `[rows]`. `arg_max` (empty to skip): the first largest class of every row.
+void log_sum_exp(const at::Tensor& logits, std::span<double> result, std::span<std::int64_t> arg_max = {});
+
+/// KL(softmax of a row of `base` ‖ softmax of the same row of `other`), nats, never below 0; both log Σ exp are given.
+void kl_divergence(const at::Tensor& base, std::span<const double> base_lse, const at::Tensor& other,
+                   std::span<const double> other_lse, std::span<double> kl);
 
 }  // namespace kvq

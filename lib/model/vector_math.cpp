@@ -130,6 +130,22 @@ struct Loops {
         });
   }
 
+  static KVQ_INLINE double divergence(const float* a, const float* b, std::int64_t count, float a_offset, float shift) {
+    return sum_vectors(
+        count, [&](std::int64_t at, std::int64_t lanes, Floats & value) __attribute__((always_inline)) {
+          Floats other = {};
+          load(a + at, lanes, value);
+          load(b + at, lanes, other);
+          const Floats difference = value - other - shift;
+          value = value - a_offset;
+          exponential(value);
+          value = value * difference;
+          if (lanes < kLanes) {
+            for (std::int64_t lane = lanes; lane < kLanes; ++lane) value[lane] = 0;
+          }
+        });
+  }
+
   static KVQ_INLINE void scale(float* x, std::int64_t count, float factor) {
     for_vectors(
         count, [&](std::int64_t at, std::int64_t lanes) __attribute__((always_inline)) {
@@ -228,6 +244,9 @@ struct Loops {
   attributes float max_##set(const float* x, std::int64_t n) { return Loops<lanes>::max(x, n); }                                   \
   attributes double sum_exp_##set(const float* x, std::int64_t n, float top) { return Loops<lanes>::sum_exp(x, n, top, nullptr); } \
   attributes double exp_in_place_##set(float* x, std::int64_t n, float top) { return Loops<lanes>::sum_exp(x, n, top, x); }        \
+  attributes double divergence_##set(const float* a, const float* b, std::int64_t n, float offset, float shift) {          \
+    return Loops<lanes>::divergence(a, b, n, offset, shift);                                                              \
+  }                                                                                                                       \
   attributes void scale_##set(float* x, std::int64_t n, float f) { Loops<lanes>::scale(x, n, f); }                                 \
   attributes double sum_squares_##set(const float* x, std::int64_t n) { return Loops<lanes>::sum_squares(x, n); }                  \
   attributes void scale_by_##set(const float* x, const float* w, std::int64_t n, float f, float* out) {                   \
@@ -252,6 +271,7 @@ struct Loops {
     Loops<lanes>::rotate(a, b, c, s, sign, n, oa, ob);                                                                             \
   }                                                                                                                       \
   constexpr VectorMath k_##set = {#set,           max_##set,  sum_exp_##set,  exp_in_place_##set,                         \
+                                  divergence_##set,                                                                       \
                                   scale_##set,    sum_squares_##set,          scale_by_##set,                             \
                                   dot3_##set,     combine_##set,              silu_times_##set,                           \
                                   silu_times_backward_##set,                  rotate_##set};

@@ -15,6 +15,8 @@ struct VectorMath {
   double (*sum_exp)(const float* x, std::int64_t count, float largest);
   /// The same, and x becomes exp(x − largest).
   double (*exp_in_place)(float* x, std::int64_t count, float largest);
+  /// Σ exp(a − a_offset) · (a − b − shift), summed in double; a_offset = log Σ exp(a).
+  double (*divergence)(const float* a, const float* b, std::int64_t count, float a_offset, float shift);
   void (*scale)(float* x, std::int64_t count, float factor);
   /// Σ x², in double.
   double (*sum_squares)(const float* x, std::int64_t count);

@@ -40,6 +40,13 @@ TEST_CASE("Vector loops agree with plain arithmetic at every length around their
       CHECK(math.sum_squares(a.data(), count) == Approx(squares).epsilon(1e-6));
       CHECK(math.dot3(a.data(), b.data(), c.data(), count) == Approx(triple).margin(1e-5 * std::sqrt(count) * 16));
       CHECK(math.sum_exp(a.data(), count, largest) == Approx(exps).epsilon(1e-6));
+      const double lse = largest + std::log(exps);
+      double divergence = 0;
+      for (std::int64_t at = 0; at < count; ++at) {
+        divergence += std::exp(a[at] - lse) * (static_cast<double>(a[at]) - b[at] - 0.25);
+      }
+      CHECK(math.divergence(a.data(), b.data(), count, static_cast<float>(lse), 0.25f) ==
+            Approx(divergence).epsilon(1e-5).margin(1e-6));
 
       std::vector<float> first(count), second(count), third(count), fourth(count), fifth(count), exp_values = a,
                                                                                                  scaled = a;
