@@ -8,8 +8,8 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
+#include <kvq/cache/cache_checks.h>
 #include <kvq/core/error.h>
-#include <kvq/model/numeric_check.h>
 
 namespace kvq {
 
@@ -80,34 +80,15 @@ void SimulatedCache::quantize(const at::Tensor& x, const AttentionInput& input, 
     token += sinks;
     encoder.round_trip(coded, threads_, outliers);
   } catch (const ExactOverflow& overflow) {
-    const std::int64_t head_dim = x.size(2);
-    fail(ErrorKind::Numeric,
-         fmt::format(
-             "layer {}: {} of token {}, head {}, channel {} is {}, which does not fit the exact fp16 form of this "
-             "quantizer (largest value {}): its calibration saw nothing as large",
-             input.layer, side_name(side), token + overflow.token, overflow.channel / head_dim,
-             overflow.channel % head_dim, overflow.value, overflow.limit));
+    fail_overflow(input.layer, side, token, static_cast<int>(x.size(2)), overflow);
   }
 }
 
 at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const c10::AutoGradMode no_graph(false);
-  const KvShape& shape = quantizer_->shape;
-  if (input.layer < 0 || input.layer >= shape.layers || input.key.size(1) != shape.kv_heads ||
-      input.key.size(2) != shape.head_dim || input.query.size(1) != shape.heads) {
-    fail(ErrorKind::Mismatch,
-         fmt::format(
-             "layer {} with {} query heads, {} kv heads of {} channels does not belong to this quantizer: {} layers, "
-             "{} query heads, {} kv heads of {} channels",
-             input.layer, input.query.size(1), input.key.size(1), input.key.size(2), shape.layers, shape.heads,
-             shape.kv_heads, shape.head_dim));
-  }
+  check_input(input, quantizer_->shape);
   Layer& layer = layers_[static_cast<std::size_t>(input.layer)];
-  KVQ_ASSERT(layer.length == input.first_position && input.key.size(0) == input.value.size(0));
-  const std::string where = fmt::format("layer {}", input.layer);
-  check_finite(input.key, where, "key", input.first_position);
-  check_finite(input.value, where, "value", input.first_position);
-
+  KVQ_ASSERT(layer.length == input.first_position);
   const auto private_copy = [](const at::Tensor& x) {
     return x.detach().to(at::TensorOptions().dtype(at::kFloat), false, true, at::MemoryFormat::Contiguous);
   };
