@@ -1,0 +1,131 @@
+#include <kvq/cache/packed_attention.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+
+#include <ATen/Parallel.h>
+
+#include <kvq/core/error.h>
+
+namespace kvq {
+
+namespace {
+
+using layout::kPageTokens;
+
+/// With few queries a context is split, so that all threads have work: into this many pages each, whatever the number
+/// of threads.
+constexpr std::int64_t kSplitPages = 8;
+/// From so many tasks on, one task takes all kv heads, whose outliers stand in the same lists.
+constexpr std::size_t kEnoughTasks = 8;
+
+/// Scales by 1 / sqrt(head_dim) and rotates by the slot, and by the page where keys are stored rotated.
+void prepare_queries(const PackedPool& pool, const RopeAngles& angles, std::span<const float> query, std::int64_t first,
+                     std::vector<float>& out) {
+  const KvShape& shape = pool.quantizer().shape;
+  const std::int64_t of_token = std::int64_t{shape.heads} * shape.head_dim;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  out.assign(query.begin(), query.end());
+  for (float& x : out) x *= scale;
+  std::vector<float> turned(static_cast<std::size_t>(of_token));
+  for (std::int64_t token = 0; token * of_token < static_cast<std::int64_t>(out.size()); ++token) {
+    float* row = out.data() + token * of_token;
+    const std::int64_t position = first + token;
+    const auto turn = [&](const float* cosine, const float* sine) {
+      pool.loops().rotate_vectors(row, shape.heads, shape.head_dim, angles.pairs(), cosine, sine, turned.data());
+      std::copy(turned.begin(), turned.end(), row);
+    };
+    const int slot = static_cast<int>(position % kPageTokens);
+    turn(angles.cos_of_slot(slot), angles.sin_of_slot(slot));
+    if (pool.quantizer().recipe.key.post_rope) {
+      turn(angles.cos_of_pages(position / kPageTokens), angles.sin_of_pages(position / kPageTokens));
+    }
+  }
+}
+
+/// out = the results of consecutive ranges of pages together, for one kv head.
+void merge(const std::vector<const PartialResult*>& parts, const QueryBlock& block, const KvShape& shape, int kv_head,
+           float* out) {
+  const int group = shape.queries_per_kv_head(), head_dim = shape.head_dim;
+  for (int row = 0; row < block.tokens * group; ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    float largest = parts.front()->largest[at];
+    for (const PartialResult* part : parts) largest = std::max(largest, part->largest[at]);
+    double total = 0;
+    for (const PartialResult* part : parts) total += part->total[at] * std::exp(part->largest[at] - largest);
+    float* to = out + (std::int64_t{row / group} * shape.heads + kv_head * group + row % group) * head_dim;
+    std::fill_n(to, head_dim, 0.0f);
+    for (const PartialResult* part : parts) {
+      const auto weight = static_cast<float>(std::exp(part->largest[at] - largest) / total);
+      const float* from = part->sum.data() + row * part->stride;
+      for (int channel = 0; channel < head_dim; ++channel) to[channel] += weight * from[channel];
+    }
+  }
+}
+
+}  // namespace
+
+void PackedAttention::attend(const PackedSequence& sequence, int layer, std::span<const float> query,
+                             std::span<float> out) {
+  PackedPool& pool = sequence.pool();
+  const KvShape& shape = pool.quantizer().shape;
+  const std::int64_t of_token = std::int64_t{shape.heads} * shape.head_dim;
+  const std::int64_t tokens = static_cast<std::int64_t>(query.size()) / of_token;
+  const std::int64_t length = sequence.length(layer), first = length - tokens;
+  KVQ_ASSERT(tokens > 0 && first >= 0 && out.size() == query.size());
+  pool.angles().reserve(layout::pages(length));
+  prepare_queries(pool, pool.angles(), query, first, rotated_);
+
+  const bool split = tokens * shape.queries_per_kv_head() <= kMostLaneRows;
+  const bool heads_together = split && static_cast<std::size_t>(layout::pages(length) / kSplitPages) >= kEnoughTasks;
+  std::vector<AttentionTask> tasks;
+  for (std::int64_t end = tokens; end > 0;) {  // the longest first
+    const std::int64_t last = first + end - 1, pages = last / kPageTokens + 1;
+    const std::int64_t begin = std::max<std::int64_t>(0, last / kPageTokens * kPageTokens - first);
+    const QueryBlock block{rotated_.data() + begin * of_token, first + begin, static_cast<int>(end - begin)};
+    for (int kv_head = 0; kv_head < shape.kv_heads; kv_head += heads_together ? shape.kv_heads : 1) {
+      const std::int64_t step = split ? kSplitPages : pages;
+      for (std::int64_t page = 0; page < pages; page += step) {
+        tasks.push_back({&sequence,
+                         layer,
+                         block,
+                         page,
+                         std::min(pages, page + step),
+                         kv_head,
+                         heads_together ? shape.kv_heads : kv_head + 1,
+                         {}});
+      }
+    }
+    end = begin;
+  }
+  run(tasks);
+
+  // Tasks of the same queries and heads stand one after the other.
+  for (std::size_t begin = 0; begin < tasks.size();) {
+    std::size_t end = begin + 1;
+    while (end < tasks.size() && tasks[end].first_page > 0) ++end;
+    const AttentionTask& task = tasks[begin];
+    for (int kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
+      std::vector<const PartialResult*> parts;
+      for (std::size_t part = begin; part < end; ++part) {
+        parts.push_back(&tasks[part].results[static_cast<std::size_t>(kv_head - task.first_head)]);
+      }
+      merge(parts, task.block, shape, kv_head, out.data() + (task.block.query - rotated_.data()));
+    }
+    begin = end;
+  }
+}
+
+void PackedAttention::run(std::vector<AttentionTask>& tasks) {
+  const auto workers = std::min<std::int64_t>(std::max(1, threads_), static_cast<std::int64_t>(tasks.size()));
+  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(workers)));
+  std::atomic<std::size_t> next{0};
+  // The threads of the tensor library: they are there already, and nothing else runs beside them.
+  at::parallel_for(0, workers, 1, [&](std::int64_t first_worker, std::int64_t) {
+    AttentionScratch& scratch = scratch_[static_cast<std::size_t>(first_worker)];
+    for (std::size_t task = next++; task < tasks.size(); task = next++) tasks[task].run(scratch);
+  });
+}
+
+}  // namespace kvq

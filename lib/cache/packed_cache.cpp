@@ -1,0 +1,44 @@
+#include <kvq/cache/packed_cache.h>
+
+#include <span>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <kvq/cache/cache_checks.h>
+#include <kvq/core/error.h>
+
+namespace kvq {
+
+namespace {
+
+at::Tensor contiguous_fp32(const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); }
+
+std::span<const float> numbers(const at::Tensor& x) {
+  return {x.const_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
+}
+
+}  // namespace
+
+PackedCache::PackedCache(std::shared_ptr<PackedPool> pool, int threads)
+    : sequence_(std::move(pool)), threads_(threads), rope_(sequence_.pool().quantizer().rope), attention_(threads) {}
+
+PackedCache::PackedCache(std::shared_ptr<const Quantizer> quantizer, int threads)
+    : PackedCache(std::make_shared<PackedPool>(std::move(quantizer)), threads) {}
+
+at::Tensor PackedCache::attend(const AttentionInput& input) {
+  const c10::AutoGradMode no_graph(false);
+  const Quantizer& quantizer = sequence_.pool().quantizer();
+  check_input(input, quantizer.shape);
+  KVQ_ASSERT(sequence_.length(input.layer) == input.first_position);
+  at::Tensor key = contiguous_fp32(input.key);
+  if (quantizer.recipe.key.post_rope) key = rope_.apply(key, input.first_position).contiguous();
+  const at::Tensor value = contiguous_fp32(input.value), query = contiguous_fp32(input.query);
+  sequence_.append(input.layer, numbers(key), numbers(value), threads_);
+  const at::Tensor result = at::empty(query.sizes(), query.options());
+  attention_.attend(sequence_, input.layer, numbers(query),
+                    {result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
+  return result.to(input.query.scalar_type());
+}
+
+}  // namespace kvq

@@ -1,0 +1,78 @@
+#include <kvq/cache/packed_pool.h>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+#include <kvq/quant/side_shape.h>
+
+namespace kvq {
+
+namespace {
+
+constexpr std::int64_t kPagesPerChunk = 8, kOverflowBlocksPerChunk = 256;
+
+const Quantizer& checked(const Quantizer& quantizer) {
+  if (!quantizer.recipe.quantized) fail(ErrorKind::Usage, "recipe 'none' quantizes nothing: there are no bits to pack");
+  for (const Side side : kSides) {
+    if (quantizer.recipe.side(side).range == RangeKind::Window) {
+      fail(ErrorKind::Usage,
+           fmt::format("recipe '{}': range=window is an oracle that knows the evaluated window: only the "
+                       "simulated cache has it",
+                       short_form(quantizer.recipe)));
+    }
+  }
+  if (static_cast<int>(quantizer.layers.size()) != quantizer.shape.layers) {
+    fail(ErrorKind::Mismatch, fmt::format("quantizer has {} layers, but its shape says {}", quantizer.layers.size(),
+                                          quantizer.shape.layers));
+  }
+  for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
+    for (const Side side : kSides) {
+      const SideQuantizer& part = quantizer.layers[layer].side(side);
+      if (part.kv_heads != quantizer.shape.kv_heads || part.head_dim != quantizer.shape.head_dim) {
+        fail(ErrorKind::Mismatch, fmt::format("quantizer, layer {}, {}: {} kv heads of {}, but its shape says {} of {}",
+                                              layer, side_name(side), part.kv_heads, part.head_dim,
+                                              quantizer.shape.kv_heads, quantizer.shape.head_dim));
+      }
+    }
+  }
+  return quantizer;
+}
+
+std::int64_t overflow_bytes(const KvShape& shape) {
+  layout::SideShape side;
+  side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
+  side.varying_outliers = true;
+  return layout::overflow_block(side).bytes;
+}
+
+}  // namespace
+
+PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level)
+    : quantizer_(std::move(quantizer)),
+      loops_(page_loops(level)),
+      overflow_(overflow_bytes(checked(*quantizer_).shape), kOverflowBlocksPerChunk),
+      angles_(quantizer_->rope) {
+  layers_.reserve(quantizer_->layers.size());
+  for (const LayerQuantizer& layer : quantizer_->layers) {
+    const layout::PageLayout page = page_layout(layer);
+    layers_.push_back({page,
+                       {SideEncoder(layer.key), SideEncoder(layer.value)},
+                       {SideDecoder(layer.key, page.key, page.key_parts, loops_),
+                        SideDecoder(layer.value, page.value, page.value_parts, loops_)},
+                       BlockPool(page.bytes, kPagesPerChunk)});
+  }
+}
+
+std::int64_t PackedPool::taken_bytes() const {
+  std::int64_t bytes = overflow_.taken() * overflow_.block_bytes();
+  for (const Layer& layer : layers_) bytes += layer.pages.taken() * layer.pages.block_bytes();
+  return bytes;
+}
+
+std::int64_t PackedPool::reserved_bytes() const {
+  std::int64_t bytes = overflow_.reserved_bytes();
+  for (const Layer& layer : layers_) bytes += layer.pages.reserved_bytes();
+  return bytes;
+}
+
+}  // namespace kvq

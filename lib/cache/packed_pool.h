@@ -1,0 +1,56 @@
+#pragma once
+// What all sequences of a packed cache share: the quantizer made ready for encoding and decoding, and the memory that
+// pages and overflow blocks come from.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <kvq/cache/block_pool.h>
+#include <kvq/cache/page_reader.h>
+#include <kvq/cache/rope_angles.h>
+#include <kvq/kernels/layout/page.h>
+#include <kvq/quant/encoder.h>
+#include <kvq/quant/quantizer.h>
+
+namespace kvq {
+
+/// Memory is not thread-safe: append to, crop and end the sequences of a pool on one thread at a time.
+class PackedPool {
+ public:
+  struct Layer {
+    layout::PageLayout page;
+    SideEncoder encoders[2];  ///< by Side
+    SideDecoder decoders[2];
+    BlockPool pages;
+
+    const layout::SideShape& shape(Side side) const { return side == Side::Key ? page.key : page.value; }
+    const layout::SideParts& parts(Side side) const { return side == Side::Key ? page.key_parts : page.value_parts; }
+    const SideEncoder& encoder(Side side) const { return encoders[static_cast<int>(side)]; }
+    const SideDecoder& decoder(Side side) const { return decoders[static_cast<int>(side)]; }
+  };
+
+  /// Throws Usage for recipes that are no cache (range=window, none), Mismatch when the quantizer's parts do not fit
+  /// each other. `level`: for tests.
+  explicit PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level = best_simd_level());
+
+  const Quantizer& quantizer() const { return *quantizer_; }
+  const PageLoops& loops() const { return loops_; }
+  Layer& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
+  BlockPool& overflow() { return overflow_; }
+  RopeAngles& angles() { return angles_; }
+
+  /// Pages and overflow blocks that sequences hold now.
+  std::int64_t taken_bytes() const;
+  /// The same with what the pools hold in reserve.
+  std::int64_t reserved_bytes() const;
+
+ private:
+  std::shared_ptr<const Quantizer> quantizer_;
+  const PageLoops& loops_;
+  std::vector<Layer> layers_;
+  BlockPool overflow_;
+  RopeAngles angles_;
+};
+
+}  // namespace kvq

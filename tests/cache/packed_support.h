@@ -1,0 +1,167 @@
+#pragma once
+// Random quantizers of any recipe and shape, and random keys and values with everything awkward in them.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <kvq/cache/packed_sequence.h>
+#include <kvq/core/rng.h>
+#include <kvq/kernels/reference/attention_reference.h>
+#include <kvq/kernels/reference/page_reference.h>
+#include <kvq/model/attention_backend.h>
+#include <kvq/quant/quantizer.h>
+#include <kvq/quant/side_shape.h>
+
+namespace kvq::test {
+
+inline Codebook random_codebook(const SideRecipe& recipe, Rng& rng) {
+  if (recipe.codebook == CodebookKind::Int) return uniform_codebook(recipe.bits);
+  if (recipe.codebook == CodebookKind::Nf) return normal_float_codebook(recipe.bits);
+  Codebook book;
+  for (int level = 0; level < 1 << recipe.bits; ++level) {
+    book.centroids.push_back(static_cast<float>(2.0 * rng.uniform() - 1.0));
+  }
+  std::sort(book.centroids.begin(), book.centroids.end());
+  for (const float centroid : book.centroids) {
+    book.decoded.push_back(recipe.qnorm ? 1.1f * centroid - 0.03f : centroid);
+  }
+  return book;
+}
+
+/// Thresholds that leave about `rate` of the values of random_values outside; one channel in 8 is constant.
+inline std::shared_ptr<Quantizer> random_quantizer(const std::string& recipe, const KvShape& shape, std::uint64_t seed,
+                                                   double rate = 0.02) {
+  Rng rng(seed);
+  auto quantizer = std::make_shared<Quantizer>();
+  quantizer->recipe = parse_recipe(recipe);
+  quantizer->shape = shape;
+  quantizer->rope.rotary_dim = shape.head_dim / 2 * 2;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    LayerQuantizer parts;
+    for (const Side which : kSides) {
+      SideQuantizer& side = parts.side(which);
+      side.recipe = quantizer->recipe.side(which);
+      side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
+      side.exponent = layer % 2 == 0 ? 0 : -2;
+      for (int book = 0; book < (side.recipe.share == Share::Head ? shape.kv_heads : 1); ++book) {
+        side.codebooks.push_back(random_codebook(side.recipe, rng));
+      }
+      if (side.recipe.range == RangeKind::Static) {
+        for (int channel = 0; channel < side.width(); ++channel) {
+          const auto bound = static_cast<float>(1.0 - rate);
+          const bool constant = channel % 8 == 5;
+          side.lower.push_back(constant ? 0.25f : -bound);
+          side.upper.push_back(constant ? 0.25f : bound);
+        }
+        side.outlier_rate = side.recipe.outliers > 0.0 ? 0.8 * rate : 0.0;  // less than there are: blocks overflow
+      }
+    }
+    quantizer->layers.push_back(parts);
+  }
+  return quantizer;
+}
+
+/// `[tokens, heads, head_dim]` in [-1, 1]; with `awkward`, channel 5 of 8 is 0.25 and a token now and then is three
+/// times as large.
+inline at::Tensor random_values(std::int64_t tokens, std::int64_t heads, std::int64_t head_dim, Rng& rng,
+                                bool awkward = true) {
+  at::Tensor x = at::empty({tokens, heads, head_dim}, at::TensorOptions().dtype(at::kFloat));
+  float* data = x.mutable_data_ptr<float>();
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    const double size = awkward && rng.below(40) == 0 ? 3.0 : 1.0;
+    for (std::int64_t channel = 0; channel < heads * head_dim; ++channel) {
+      const auto value = static_cast<float>(size * (2.0 * rng.uniform() - 1.0));
+      *data++ = awkward && channel % 8 == 5 && size == 1.0 ? 0.25f : value;
+    }
+  }
+  return x;
+}
+
+/// One layer's input of a whole window.
+inline AttentionInput random_input(const KvShape& shape, int layer, std::int64_t tokens, Rng& rng) {
+  return {layer, 0, random_values(tokens, shape.heads, shape.head_dim, rng, false),
+          random_values(tokens, shape.kv_heads, shape.head_dim, rng),
+          random_values(tokens, shape.kv_heads, shape.head_dim, rng)};
+}
+
+inline AttentionInput part_of(const AttentionInput& whole, std::int64_t first, std::int64_t count) {
+  return {whole.layer, first, whole.query.narrow(0, first, count), whole.key.narrow(0, first, count),
+          whole.value.narrow(0, first, count)};
+}
+
+inline std::span<const float> numbers(const at::Tensor& x) {
+  return {x.const_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
+}
+inline std::vector<double> doubles(const at::Tensor& x) {
+  const std::span<const float> from = numbers(x);
+  return {from.begin(), from.end()};
+}
+
+inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = a.size() == b.size() ? 0.0 : HUGE_VAL;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = std::abs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN too
+  }
+  return largest;
+}
+
+/// What the reference must know of a side.
+inline reference::Side reference_side(const LayerQuantizer& layer, Side which) {
+  const SideQuantizer& side = layer.side(which);
+  const layout::PageLayout page = page_layout(layer);
+  reference::Side result;
+  result.shape = which == Side::Key ? page.key : page.value;
+  result.parts = which == Side::Key ? page.key_parts : page.value_parts;
+  result.exponent = side.exponent;
+  for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {
+    result.zero.push_back(0.5 * side.lower[channel] + 0.5 * side.upper[channel]);
+    result.scale.push_back(0.5 * side.upper[channel] - 0.5 * side.lower[channel]);
+  }
+  for (const Codebook& book : side.codebooks) {
+    result.decoded.insert(result.decoded.end(), book.decoded.begin(), book.decoded.end());
+  }
+  return result;
+}
+
+/// What the reference reads from the bytes of a sequence: `[tokens, kv_heads, head_dim]`.
+inline std::vector<double> reference_decode(const PackedSequence& sequence, int layer, Side side) {
+  std::vector<const std::uint8_t*> pages;
+  for (std::int64_t page = 0; page < layout::pages(sequence.length(layer)); ++page) {
+    pages.push_back(sequence.page(layer, page));
+  }
+  return reference::decode_pages(
+      pages, reference_side(sequence.pool().quantizer().layers[static_cast<std::size_t>(layer)], side),
+      sequence.length(layer), sequence.sinks(layer, side),
+      [&](std::uint32_t block) { return static_cast<const std::uint8_t*>(sequence.pool().overflow().data(block)); });
+}
+
+/// Recipes that between them have every field that a cache must mind.
+inline const std::vector<std::string>& many_recipes() {
+  static const std::vector<std::string> recipes = {"nuq1",
+                                                   "nuq2-2%:share=head",
+                                                   "nuq3-2%:qnorm,sink=4",
+                                                   "nuq4-2%",
+                                                   "int5-2%:sink=16",
+                                                   "nf6",
+                                                   "nuq7-2%:sink=0",
+                                                   "int8-2%",
+                                                   "int4:key=token,sink=0",
+                                                   "nuq3-2%:key=token",
+                                                   "int4-2%:rope=post,sink=3",
+                                                   "K=nuq3-2%:cap=4%/V=nuq2-2%:share=head",
+                                                   "K=nuq5-2%/V=nuq1",
+                                                   "K=nuq2/V=nuq6-2%",
+                                                   "int3-2%:value=channel,sink=2",
+                                                   "int2-40%"};
+  return recipes;
+}
+
+}  // namespace kvq::test
