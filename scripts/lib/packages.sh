@@ -11,18 +11,18 @@ build_packages=(
 # The test framework, and what the tests compare with.
 test_packages=(catch2 python3-numpy python3-h5py hdf5-tools)
 
-tried_systems="Debian 12, Ubuntu 22.04 and Ubuntu 24.04"
+known_systems="Debian 12, Ubuntu 22.04 and Ubuntu 24.04"  # README.md says which were tried
 
 check_system() {
   [[ $(uname -s)-$(uname -m) == Linux-x86_64 ]] ||
     die "this is $(uname -s) on $(uname -m); the libtorch wheel is for Linux on x86_64"
   [[ -n $(command -v dpkg-query) && -n $(command -v apt-get) ]] ||
-    die "no apt-get and dpkg here: this script knows $tried_systems; CONTRIBUTING.md says how to build by hand"
+    die "no apt-get and dpkg here: this script knows $known_systems; CONTRIBUTING.md says how to build by hand"
   local id="" version=""
   [[ -r /etc/os-release ]] && id=$(. /etc/os-release && echo "${ID:-}") && version=$(. /etc/os-release && echo "${VERSION_ID:-}")
   case "$id-$version" in
     debian-12 | ubuntu-22.04 | ubuntu-24.04) ;;
-    *) say "warning: written for $tried_systems; this is ${id:-unknown} ${version:-}; going on" ;;
+    *) say "warning: written for $known_systems; this is ${id:-unknown} ${version:-}; going on" ;;
   esac
 }
 
