@@ -1,5 +1,6 @@
 #include "kvq-eval/inputs.h"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -12,8 +13,8 @@ namespace kvq::apps {
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
   command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")->expected(1)->take_all();
-  command.add_option("--cache", options.cache, "how quantized caches are run: simulated")
-      ->check(CLI::IsMember({"simulated"}))
+  command.add_option("--cache", options.cache, "how quantized caches are run: simulated, or packed: the bits themselves, on the CPU")
+      ->check(CLI::IsMember(cache_kind_names()))
       ->capture_default_str();
 }
 
@@ -23,6 +24,8 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
   for (const auto& path : options.quantizers) files.push_back(read_quantizer(path));
 
   static_cast<LoadedModel&>(inputs) = open_model(options, context);
+  const auto& kinds = cache_kind_names();
+  const auto cache = static_cast<CacheKind>(std::find(kinds.begin(), kinds.end(), options.cache) - kinds.begin());
 
   std::set<std::string> names;
   for (std::size_t index = 0; index < files.size(); ++index) {
@@ -40,7 +43,7 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";
     inputs.fingerprints.push_back(std::move(file.fingerprints));
-    inputs.quantizers.push_back({name, std::make_shared<const Quantizer>(std::move(file.quantizer))});
+    inputs.quantizers.push_back({name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache});
   }
   return inputs;
 }

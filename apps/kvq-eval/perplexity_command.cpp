@@ -40,8 +40,9 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
 }
 
 std::string journal_identity(const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream, int threads) {
-  std::string identity = fmt::format("{} {} {} {} {} {} {}", inputs.model->sha256(), stream.text_sha256, options.seqlen,
-                                     options.max_windows, options.inputs.dtype, inputs.prepend_bos, threads);
+  std::string identity = fmt::format("{} {} {} {} {} {} {} {}", inputs.model->sha256(), stream.text_sha256, options.seqlen,
+                                     options.max_windows, options.inputs.dtype, options.inputs.cache,
+                                     inputs.prepend_bos, threads);
   for (const auto& path : options.inputs.quantizers) identity += ' ' + sha256_of_file(path);
   return identity;
 }

@@ -14,11 +14,14 @@ namespace {
 
 using layout::kPageTokens;
 
-/// With few queries a context is split, so that all threads have work: into this many pages each, whatever the number
-/// of threads.
-constexpr std::int64_t kSplitPages = 8;
+/// A context is split into so many pages, so that all threads have work: few where there are few queries. The same
+/// whatever the number of threads.
+constexpr std::int64_t kSplitPages = 8, kSplitPagesOfMany = 128;
+constexpr std::int64_t kFewQueries = 8;
 /// From so many tasks on, one task takes all kv heads, whose outliers stand in the same lists.
-constexpr std::size_t kEnoughTasks = 8;
+constexpr std::int64_t kEnoughTasks = 8;
+/// Blocks of queries whose results are held at once.
+constexpr std::size_t kBlocksAtOnce = 16;
 
 /// Scales by 1 / sqrt(head_dim) and rotates by the slot, and by the page where keys are stored rotated.
 void prepare_queries(const PackedPool& pool, const RopeAngles& angles, std::span<const float> query, std::int64_t first,
@@ -77,43 +80,39 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
   pool.angles().reserve(layout::pages(length));
   prepare_queries(pool, pool.angles(), query, first, rotated_);
 
-  const bool split = tokens * shape.queries_per_kv_head() <= kMostLaneRows;
-  const bool heads_together = split && static_cast<std::size_t>(layout::pages(length) / kSplitPages) >= kEnoughTasks;
-  std::vector<AttentionTask> tasks;
-  for (std::int64_t end = tokens; end > 0;) {  // the longest first
-    const std::int64_t last = first + end - 1, pages = last / kPageTokens + 1;
-    const std::int64_t begin = std::max<std::int64_t>(0, last / kPageTokens * kPageTokens - first);
-    const QueryBlock block{rotated_.data() + begin * of_token, first + begin, static_cast<int>(end - begin)};
-    for (int kv_head = 0; kv_head < shape.kv_heads; kv_head += heads_together ? shape.kv_heads : 1) {
-      const std::int64_t step = split ? kSplitPages : pages;
-      for (std::int64_t page = 0; page < pages; page += step) {
-        tasks.push_back({&sequence,
-                         layer,
-                         block,
-                         page,
-                         std::min(pages, page + step),
-                         kv_head,
-                         heads_together ? shape.kv_heads : kv_head + 1,
-                         {}});
-      }
-    }
+  std::vector<QueryBlock> blocks;
+  for (std::int64_t end = tokens; end > 0;) {  // the longest contexts first
+    const std::int64_t page = (first + end - 1) / kPageTokens,
+                       begin = std::max<std::int64_t>(0, page * kPageTokens - first);
+    blocks.push_back({rotated_.data() + begin * of_token, first + begin, static_cast<int>(end - begin)});
     end = begin;
   }
-  run(tasks);
-
-  // Tasks of the same queries and heads stand one after the other.
-  for (std::size_t begin = 0; begin < tasks.size();) {
-    std::size_t end = begin + 1;
-    while (end < tasks.size() && tasks[end].first_page > 0) ++end;
-    const AttentionTask& task = tasks[begin];
-    for (int kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
-      std::vector<const PartialResult*> parts;
-      for (std::size_t part = begin; part < end; ++part) {
-        parts.push_back(&tasks[part].results[static_cast<std::size_t>(kv_head - task.first_head)]);
+  const std::int64_t step = tokens <= kFewQueries ? kSplitPages : kSplitPagesOfMany;
+  const int heads = tokens <= kFewQueries && layout::pages(length) / step >= kEnoughTasks ? shape.kv_heads : 1;
+  for (std::size_t at = 0; at < blocks.size(); at += kBlocksAtOnce) {
+    std::vector<AttentionTask> tasks;
+    for (std::size_t block = at; block < std::min(blocks.size(), at + kBlocksAtOnce); ++block) {
+      const std::int64_t pages = blocks[block].first_position / kPageTokens + 1;
+      for (int head = 0; head < shape.kv_heads; head += heads) {
+        for (std::int64_t page = 0; page < pages; page += step) {
+          tasks.push_back(
+              {&sequence, layer, blocks[block], page, std::min(pages, page + step), head, head + heads, {}});
+        }
       }
-      merge(parts, task.block, shape, kv_head, out.data() + (task.block.query - rotated_.data()));
     }
-    begin = end;
+    run(tasks);
+    // Tasks of the same queries and heads stand one after the other.
+    for (std::size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
+      for (end = begin + 1; end < tasks.size() && tasks[end].first_page > 0;) ++end;
+      const AttentionTask& task = tasks[begin];
+      for (int kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
+        std::vector<const PartialResult*> parts;
+        for (std::size_t part = begin; part < end; ++part) {
+          parts.push_back(&tasks[part].results[static_cast<std::size_t>(kv_head - task.first_head)]);
+        }
+        merge(parts, task.block, shape, kv_head, out.data() + (task.block.query - rotated_.data()));
+      }
+    }
   }
 }
 

@@ -6,16 +6,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <kvq/cache/kv_cache.h>
 #include <kvq/cache/packed_attention.h>
 #include <kvq/cache/packed_sequence.h>
-#include <kvq/model/attention_backend.h>
 #include <kvq/model/rope.h>
 
 namespace kvq {
 
 /// One sequence in a pool that others may share. Codes are those of SimulatedCache, bit for bit; attention is computed
 /// in fp32 whatever the dtype of the queries. Not thread-safe, nor are two caches of the same pool.
-class PackedCache final : public AttentionBackend {
+class PackedCache final : public KvCache {
  public:
   PackedCache(std::shared_ptr<PackedPool> pool, int threads);
   /// A pool of its own; throws what PackedPool throws.
@@ -28,9 +28,9 @@ class PackedCache final : public AttentionBackend {
   /// Forgets the tokens from `tokens` on.
   void crop(std::int64_t tokens) { sequence_.crop(tokens); }
 
-  std::int64_t tokens() const { return sequence_.length(); }
+  std::int64_t tokens() const override { return sequence_.length(); }
   /// What the sequence occupies, read from the allocations.
-  std::int64_t bytes() const { return sequence_.bytes(); }
+  std::int64_t bytes() const override { return sequence_.bytes(); }
   const PackedSequence& sequence() const { return sequence_; }
 
  private:

@@ -90,27 +90,35 @@ inline void rotate_vectors(const float* x, int rows, int head_dim, int pairs, co
 }
 
 /// kRows x kVectors vectors of the product, kept in registers.
+// Unrolled by request: only then does the compiler keep the sums in registers.
 template <int kRows, int kVectors>
 inline void multiply_tile(const float* a, int a_stride, int depth, const float* b, int b_stride, float* c, int c_stride,
                           bool add) {
   Floats sums[kRows][kVectors];
+#pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
     for (int vector = 0; vector < kVectors; ++vector) {
       sums[row][vector] = add ? Simd::load(c + row * c_stride + vector * kLanes) : Simd::all(0.0f);
     }
   }
   for (int k = 0; k < depth; ++k) {
     Floats right[kVectors];
+#pragma GCC unroll 8
     for (int vector = 0; vector < kVectors; ++vector) right[vector] = Simd::load(b + vector * kLanes);
     b += b_stride;
+#pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       const Floats left = Simd::all(a[row * a_stride + k]);
+#pragma GCC unroll 8
       for (int vector = 0; vector < kVectors; ++vector) {
         sums[row][vector] = Simd::multiply_add(left, right[vector], sums[row][vector]);
       }
     }
   }
+#pragma GCC unroll 8
   for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
     for (int vector = 0; vector < kVectors; ++vector) {
       Simd::store(c + row * c_stride + vector * kLanes, sums[row][vector]);
     }
@@ -145,13 +153,16 @@ template <int kRows>
 inline void add_weighted_of(const float* weights, const float* block, int head_dim, float* sums) {
   for (int channel = 0; channel < head_dim; ++channel, block += kTokens, sums += kRows * kLanes) {
     Floats sum[kRows];
+#pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) sum[row] = Simd::load(sums + row * kLanes);
     for (int vector = 0; vector < kTokenVectors; ++vector) {
       const Floats x = Simd::load(block + vector * kLanes);
+#pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
         sum[row] = Simd::multiply_add(Simd::load(weights + row * kTokens + vector * kLanes), x, sum[row]);
       }
     }
+#pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) Simd::store(sums + row * kLanes, sum[row]);
   }
 }

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <kvq/model/attention_backend.h>
+#include <kvq/cache/kv_cache.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/footprint.h>
@@ -17,7 +17,7 @@ namespace kvq {
 
 /// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries; encoding is fp32
 /// whatever the dtype. Not thread-safe.
-class SimulatedCache final : public AttentionBackend {
+class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other. An unquantized recipe keeps everything as it is.
   SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads);
@@ -29,7 +29,8 @@ class SimulatedCache final : public AttentionBackend {
 
   /// What a packed cache with the present content occupies. All layers must have seen the same tokens.
   Footprint footprint() const;
-  std::int64_t tokens() const;
+  std::int64_t bytes() const override { return footprint().total(); }
+  std::int64_t tokens() const override;
 
  private:
   struct Stored;

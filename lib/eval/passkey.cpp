@@ -8,9 +8,9 @@
 #include <ATen/ops/argmax.h>
 #include <c10/core/InferenceMode.h>
 
-#include <kvq/cache/simulated_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
+#include <kvq/model/rope.h>
 #include <kvq/text/chat.h>
 
 namespace kvq {
@@ -99,10 +99,10 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
   ExactAttention exact(model.config().kv, model.config().rope);
   std::vector<PasskeyResult> results(quantizers.size() + 1);
   results[0].name = "none";
-  std::vector<std::unique_ptr<SimulatedCache>> caches;
+  std::vector<std::unique_ptr<KvCache>> caches;
   for (std::size_t index = 0; index < quantizers.size(); ++index) {
     results[index + 1].name = quantizers[index].name;
-    caches.push_back(std::make_unique<SimulatedCache>(quantizers[index].quantizer, context.threads));
+    caches.push_back(make_cache(quantizers[index].cache, quantizers[index].quantizer, context.threads));
   }
   const int new_tokens = options.chat ? kNewTokensChat : kNewTokensRaw;
   const auto cells = static_cast<std::int64_t>(options.lengths.size() * options.depths.size());

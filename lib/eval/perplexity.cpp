@@ -7,8 +7,8 @@
 
 #include <c10/core/InferenceMode.h>
 
-#include <kvq/cache/simulated_cache.h>
 #include <kvq/core/error.h>
+#include <kvq/model/rope.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/stats/quantile.h>
 #include <kvq/stats/summary.h>
@@ -22,10 +22,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 constexpr std::int64_t kLongContext = 32768;
 
-/// The unquantized cache and one simulated cache per quantizer.
+/// The unquantized cache and one cache per quantizer.
 struct Variants {
   ExactAttention exact;
-  std::vector<std::unique_ptr<SimulatedCache>> simulated;
+  std::vector<std::unique_ptr<KvCache>> quantized;
 
   Variants(const ModelConfig& config, const std::vector<NamedQuantizer>& quantizers, int threads)
       : exact(config.kv, config.rope) {
@@ -36,12 +36,12 @@ struct Variants {
                                               named.name, shape.layers, shape.kv_heads, shape.head_dim, config.kv.layers,
                                               config.kv.kv_heads, config.kv.head_dim));
       }
-      simulated.push_back(std::make_unique<SimulatedCache>(named.quantizer, threads));
+      quantized.push_back(make_cache(named.cache, named.quantizer, threads));
     }
   }
-  std::size_t size() const { return simulated.size() + 1; }
+  std::size_t size() const { return quantized.size() + 1; }
   AttentionBackend& backend(std::size_t variant) {
-    return variant == 0 ? static_cast<AttentionBackend&>(exact) : *simulated[variant - 1];
+    return variant == 0 ? static_cast<AttentionBackend&>(exact) : *quantized[variant - 1];
   }
 };
 
@@ -64,7 +64,7 @@ std::vector<WindowRecord> run_window(Model& model, const Window& window, Variant
   for (std::size_t variant = 0; variant < variants.size(); ++variant) {
     records[variant].comparison = std::move(comparisons[variant]);
     records[variant].cache_bytes =
-        variant == 0 ? fp16_bytes(shape, tokens) : variants.simulated[variant - 1]->footprint().total();
+        variant == 0 ? fp16_bytes(shape, tokens) : variants.quantized[variant - 1]->bytes();
     variants.backend(variant).reset();
   }
   return records;

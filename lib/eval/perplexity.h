@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <kvq/cache/kv_cache.h>
 #include <kvq/core/log.h>
 #include <kvq/eval/window_journal.h>
 #include <kvq/model/model.h>
@@ -19,6 +20,7 @@ namespace kvq {
 struct NamedQuantizer {
   std::string name;  ///< short form of the recipe; made unique by the caller
   std::shared_ptr<const Quantizer> quantizer;
+  CacheKind cache = CacheKind::Simulated;  ///< how it is run
 };
 
 /// One row of the report. Nats; means over predicted tokens; standard errors over windows, absent below 5 of them.

@@ -128,13 +128,17 @@ TEST_CASE("Angles stay exact at 128K tokens and beyond") {
   // Queries that look at few tokens: a hundred times as large.
   input.query.mul_(100.0);
   sequence.append(0, numbers(input.key), numbers(input.value), 2);
-  const AttentionInput last = part_of(input, kLength - 1, 1);
-  std::vector<float> out(8);
-  PackedAttention(2).attend(sequence, 0, numbers(last.query), out);
-  const std::vector<double> expected = reference::decode_attention(
-      {1, 1, 8}, doubles(last.query.contiguous()), reference_decode(sequence, 0, Side::Key),
-      reference_decode(sequence, 0, Side::Value), {quantizer->rope.inverse_frequencies(), false});
-  CHECK(largest_difference(expected, {out.begin(), out.end()}) < 2e-4);  // scores near 100: 1e-5 of fp32 in each
+  const std::vector<double> keys = reference_decode(sequence, 0, Side::Key);
+  const std::vector<double> values = reference_decode(sequence, 0, Side::Value);
+  for (const std::int64_t queries : {1, 9}) {  // few are answered by short ranges of pages, many by long ones
+    const AttentionInput last = part_of(input, kLength - queries, queries);
+    std::vector<float> out(static_cast<std::size_t>(8 * queries));
+    PackedAttention(2).attend(sequence, 0, numbers(last.query), out);
+    const std::vector<double> expected =
+        reference::attention({1, 1, 8}, doubles(last.query.contiguous()), kLength - queries, keys, values,
+                             {quantizer->rope.inverse_frequencies(), false});
+    CHECK(largest_difference(expected, {out.begin(), out.end()}) < 2e-4);  // scores near 100: 1e-5 of fp32 in each
+  }
 }
 
 TEST_CASE("The number of threads changes nothing") {

@@ -56,6 +56,6 @@ refused --trials "${passkey[@]}" --trials 0
 refused fp32 "${fisher[@]}" --dtype fp16
 refused window "${fisher[@]}" --bos maybe
 refused layer "${fisher[@]}" --recompute never
-refused simulated "${perplexity[@]}" --cache packed
+refused packed "${perplexity[@]}" --cache cuda
 refused fp32 "${perplexity[@]}" --dtype int8
 refused chat "${passkey[@]}" --prompt xml

@@ -1,0 +1,33 @@
+#pragma once
+// The caches that an evaluation can run on, behind one interface.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <kvq/model/attention_backend.h>
+#include <kvq/quant/quantizer.h>
+
+namespace kvq {
+
+/// The cache of one sequence, all layers.
+class KvCache : public AttentionBackend {
+ public:
+  virtual std::int64_t tokens() const = 0;
+  /// What the cache occupies, or would occupy if its bits were packed. All layers must have seen the same tokens.
+  virtual std::int64_t bytes() const = 0;
+};
+
+enum class CacheKind {
+  Simulated,  ///< keys and values are quantized and kept dequantized: fast where whole windows are given at once
+  Packed,     ///< the bits themselves, on the CPU
+};
+
+/// Names on the command line, in the order of CacheKind.
+const std::vector<std::string>& cache_kind_names();
+
+/// Throws what the constructors of SimulatedCache and PackedCache throw.
+std::unique_ptr<KvCache> make_cache(CacheKind kind, std::shared_ptr<const Quantizer> quantizer, int threads);
+
+}  // namespace kvq

@@ -1,0 +1,34 @@
+# The packed cache: the bits themselves, judged as the simulated cache is.
+for cache in simulated packed; do
+  runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 3 --threads 2 -o "$cache" \
+    --cache "$cache" --quantizer "$quantizer" --quantizer "$FIXTURE/quantizers/nuq2-5pct.h5" --quantizer "$FIXTURE/quantizers/int4.h5"
+  is_json "$cache/report.json"
+  grep -q "cache = \"$cache\"" "$cache/report.md" || [[ $cache == simulated ]] || problem "settings in report.md"
+done
+compare() {
+  python3 -c "
+import json
+a, b = (json.load(open(name + '/report.json'))['results'] for name in ('simulated', 'packed'))
+print($1)"
+}
+[[ $(compare "[row['name'] for row in a] == [row['name'] for row in b]") == True ]] || problem "names"
+[[ $(compare "all(abs(x - y) < 1e-3 for r, s in zip(a, b) for x, y in zip(r['window_nll'], s['window_nll']))") == True ]] ||
+  problem "NLL: $(compare "[(r['nll'], s['nll']) for r, s in zip(a, b)]")"
+[[ $(compare "[r['cache_bytes'] for r in a] == [r['cache_bytes'] for r in b]") == True ]] ||
+  problem "bytes: $(compare "[(r['cache_bytes'], s['cache_bytes']) for r, s in zip(a, b)]")"
+[[ $(compare "[r['bits_counted'] for r in a] == [r['bits_counted'] for r in b]") == True ]] || problem "counted bits"
+
+# A continuation, token by token.
+for cache in simulated packed; do
+  runs kvq-eval passkey --model "$model" --quantizer "$quantizer" --lengths 900 --depths 1 --cache "$cache" -o "passkey-$cache"
+done
+same=$(python3 -c "
+import json
+a, b = (json.load(open('passkey-' + name + '/report.json'))['results'] for name in ('simulated', 'packed'))
+print(a == b)")
+[[ $same == True ]] || problem "continuations differ"
+
+# An oracle is no cache.
+runs kvq-fit --calib "$calib" --recipe int4:range=window -o oracle.h5
+fails 2 "range=window" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer oracle.h5 --cache packed -o oracle
+[[ ! -e oracle ]] || problem "a folder was left behind"
