@@ -18,8 +18,6 @@ using layout::kPageTokens;
 /// whatever the number of threads.
 constexpr std::int64_t kSplitPages = 8, kSplitPagesOfMany = 128;
 constexpr std::int64_t kFewQueries = 8;
-/// From so many tasks on, one task takes all kv heads, whose outliers stand in the same lists.
-constexpr std::int64_t kEnoughTasks = 8;
 /// Blocks of queries whose results are held at once.
 constexpr std::size_t kBlocksAtOnce = 16;
 
@@ -88,7 +86,9 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
     end = begin;
   }
   const std::int64_t step = tokens <= kFewQueries ? kSplitPages : kSplitPagesOfMany;
-  const int heads = tokens <= kFewQueries && layout::pages(length) / step >= kEnoughTasks ? shape.kv_heads : 1;
+  // Where there is enough for all threads, a task takes all kv heads, whose outliers stand in the same lists.
+  const bool together = tokens <= kFewQueries && layout::pages(length) / step >= 2 * threads_;
+  const int heads = together ? shape.kv_heads : 1;
   for (std::size_t at = 0; at < blocks.size(); at += kBlocksAtOnce) {
     std::vector<AttentionTask> tasks;
     for (std::size_t block = at; block < std::min(blocks.size(), at + kBlocksAtOnce); ++block) {

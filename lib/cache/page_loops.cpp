@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include <kvq/core/half.h>
+
 // As in lib/quant/encode_loops.cpp: GCC only. Loops that the compiler vectorises by itself would look codes up with
 // gathers; a table of 16 entries fits into one or two registers instead, which takes intrinsics (pshufb, vpermps). Each
 // instruction set has an adaptor `Simd` of the same few operations, and the loops are written once for all.

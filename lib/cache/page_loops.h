@@ -21,6 +21,9 @@ struct PageLoops {
   void (*decode_tokens)(const std::uint8_t* codes, int rows, int bits, const float* table, const float* zero,
                         const float* scale, float* out);
 
+  /// Scaled fp16 -> `count` floats: value * factor. `from` need not be aligned.
+  void (*halves_to_floats)(const std::uint8_t* from, int count, float factor, float* out);
+
   /// Rotates rows (pair, pair + pairs) of a block in place; cosine and sine `[pairs][64]`.
   void (*rotate_rows)(float* block, int pairs, const float* cosine, const float* sine);
   /// out = x rotated, `[rows][head_dim]`, all rows by the same angles, `[pairs]`; `backwards`: by the negative angles.

@@ -66,6 +66,14 @@ inline void decode_tokens(const std::uint8_t* codes, int rows, int bits, const f
 }
 #undef KVQ_FOR_BITS
 
+inline void halves_to_floats(const std::uint8_t* from, int count, float factor, float* out) {
+  for (int index = 0; index < count; ++index) {
+    std::uint16_t half;
+    std::memcpy(&half, from + 2 * index, sizeof half);
+    out[index] = half_to_float(half) * factor;
+  }
+}
+
 inline void rotate_rows(float* block, int pairs, const float* cosine, const float* sine) {
   float* first = block;
   float* second = block + pairs * kTokens;
@@ -206,5 +214,6 @@ inline void scale_all(float* x, std::int64_t count, float factor) {
   for (std::int64_t index = 0; index < count; ++index) x[index] *= factor;
 }
 
-inline constexpr PageLoops kLoops = {kLanes,   decode_channels, decode_tokens, rotate_rows, rotate_vectors,
-                                     multiply, add_weighted,    sum_lanes,     transpose,   scale_all};
+inline constexpr PageLoops kLoops = {kLanes,      decode_channels, decode_tokens, halves_to_floats,
+                                     rotate_rows, rotate_vectors,  multiply,      add_weighted,
+                                     sum_lanes,   transpose,       scale_all};

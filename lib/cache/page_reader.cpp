@@ -25,6 +25,7 @@ SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape
   }
   for (int channel = 0; channel < shape.width(); ++channel) {
     head_of_channel_.push_back(static_cast<std::uint16_t>(channel / shape.head_dim));
+    row_of_channel_.push_back(channel % shape.head_dim * kPageTokens);
   }
   for (std::size_t channel = 0; channel < quantizer.lower.size(); ++channel) {  // as the encoder does (encoder.h)
     zero_.push_back(0.5f * quantizer.lower[channel] + 0.5f * quantizer.upper[channel]);
@@ -32,17 +33,20 @@ SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape
   }
 }
 
-/// Calls visit(token, channel within the token, stored value) in the order in which the entries are stored.
+/// Calls visit(token, channel within the token, value) in the order in which the entries are stored.
 template <typename Visit>
-void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, Visit visit) const {
+void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow,
+                                   std::vector<float>& values, Visit visit) const {
+  const auto in_page = static_cast<int>(shape_.page_entries());
+  values.resize(static_cast<std::size_t>(in_page) + layout::kOutlierBlockEntries);
+  loops_->halves_to_floats(page + parts_.outlier_values, in_page, from_stored_, values.data());
   const int channel_bytes = shape_.channel_bytes();
-  const std::uint8_t* values = page + parts_.outlier_values;
   const std::uint8_t* channels = page + parts_.outlier_channels;
   if (!shape_.varying_outliers) {
     const int entries = shape_.entries_per_token();
     for (int token = 0, entry = 0; token < slots; ++token) {
       for (int end = entry + entries; entry < end; ++entry) {
-        visit(token, load_small(channels, entry, channel_bytes), load_number<std::uint16_t>(values + 2 * entry));
+        visit(token, load_small(channels, entry, channel_bytes), values[static_cast<std::size_t>(entry)]);
       }
     }
     return;
@@ -52,19 +56,21 @@ void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, const Bl
   const int group_width = layout::outlier_group_heads(shape_.head_dim) * shape_.head_dim;
   const int count_bytes = layout::outlier_count_bytes(shape_.head_dim);
   const std::uint8_t* link = page + parts_.overflow_link;
+  const float* value = values.data();
   std::int64_t entry = 0, room = shape_.outlier_capacity;
   for (int token = 0; token < slots; ++token) {
     for (int group = 0; group < groups; ++group) {
       int count = load_small(page + parts_.outlier_counts, token * groups + group, count_bytes);
       for (; count > 0; --count, ++entry) {
         if (entry == room) {
-          values = overflow.data(load_number<std::uint32_t>(link));
-          channels = values + block.channels;
-          link = values + block.link;
+          const std::uint8_t* data = overflow.data(load_number<std::uint32_t>(link));
+          value = values.data() + in_page;
+          loops_->halves_to_floats(data, layout::kOutlierBlockEntries, from_stored_, values.data() + in_page);
+          channels = data + block.channels;
+          link = data + block.link;
           entry = 0, room = layout::kOutlierBlockEntries;
         }
-        visit(token, group * group_width + load_small(channels, entry, channel_bytes),
-              load_number<std::uint16_t>(values + 2 * entry));
+        visit(token, group * group_width + load_small(channels, entry, channel_bytes), value[entry]);
       }
     }
   }
@@ -76,24 +82,24 @@ void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int 
   out.page = page;
   out.first_head = first_head;
   if (shape_.token_ranges) {
-    const std::uint8_t* range = page + parts_.ranges;
+    float ranges[2 * kPageTokens];
+    loops_->halves_to_floats(page + parts_.ranges, 2 * kPageTokens, from_stored_, ranges);
     for (int token = 0; token < kPageTokens; ++token) {
-      out.zero[token] = half_to_float(load_number<std::uint16_t>(range + 4 * token)) * from_stored_;
-      out.scale[token] = half_to_float(load_number<std::uint16_t>(range + 4 * token + 2)) * from_stored_;
+      out.zero[token] = ranges[2 * token], out.scale[token] = ranges[2 * token + 1];
     }
   }
   out.exact.resize(static_cast<std::size_t>(last_head - first_head));
   for (auto& entries : out.exact) entries.clear();
   const int first_channel = first_head * head_dim, end_channel = last_head * head_dim;
-  const auto put = [&](int token, int channel, std::uint16_t stored) {
+  const auto put = [&](int token, int channel, float value) {
     if (channel < first_channel || channel >= end_channel) return;
-    const int kv_head = head_of_channel_[static_cast<std::size_t>(channel)];
-    out.exact[static_cast<std::size_t>(kv_head - first_head)].push_back(
-        {(channel - kv_head * head_dim) * kPageTokens + token, half_to_float(stored) * from_stored_});
+    const auto at = static_cast<std::size_t>(channel);
+    out.exact[static_cast<std::size_t>(head_of_channel_[at] - first_head)].push_back(
+        {row_of_channel_[at] + token, value});
   };
-  for_each_outlier(page, slots, overflow, put);
+  for_each_outlier(page, slots, overflow, out.values, put);
   for (std::size_t index = 0; index < sinks.size(); ++index) {  // last: the empty slots of sinks say nothing
-    put(static_cast<int>(index) / width, static_cast<int>(index) % width, sinks[index]);
+    put(static_cast<int>(index) / width, static_cast<int>(index) % width, half_to_float(sinks[index]) * from_stored_);
   }
 }
 

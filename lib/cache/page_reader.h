@@ -23,6 +23,7 @@ struct OpenPage {
   };
   std::vector<std::vector<Exact>> exact;  ///< by kv head, from first_head on
   int first_head = 0;
+  std::vector<float> values;  ///< scratch: the outliers in the page
 };
 
 /// Of one layer and side; const and thread-safe.
@@ -43,7 +44,8 @@ class SideDecoder {
 
  private:
   template <typename Visit>
-  void for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, Visit visit) const;
+  void for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, std::vector<float>& values,
+                        Visit visit) const;
 
   layout::SideShape shape_;
   layout::SideParts parts_;
@@ -53,6 +55,7 @@ class SideDecoder {
   std::vector<float> decoded_;       ///< `[books][at least 16]`, repeated to 16
   std::vector<float> zero_, scale_;  ///< `[width]`, channel axis
   std::vector<std::uint16_t> head_of_channel_;
+  std::vector<std::int32_t> row_of_channel_;  ///< where its row begins in a decoded kv head
 };
 
 }  // namespace kvq
