@@ -80,8 +80,11 @@ std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const 
       if (app_.get_subcommands(named).empty()) {
         refuse(file, node.source(), fmt::format("[{}] is not a command of {}", name, app_.get_name()));
       }
-      if (name != command.get_name()) continue;  // for another command
-      for (const auto& [option, value] : *table) reader.read_option(command, path, std::string(option.str()), value);
+      // What is for another command is checked as well, and not used.
+      const CLI::App& owner = *app_.get_subcommands(named).front();
+      Reader unused{file, {}};
+      Reader& into = &owner == &command ? reader : unused;
+      for (const auto& [option, value] : *table) into.read_option(owner, path, std::string(option.str()), value);
     }
   } catch (const toml::parse_error& error) {
     refuse(file, error.source(), std::string(error.description()));

@@ -4,6 +4,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,10 +14,11 @@ namespace kvq::apps {
 
 namespace {
 
-// They say where and how to report, not what to compute. A quantizer stores its own recipe as a dataset of its own; those that
+// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of its own; those that
 // were fitted beside it do not concern it.
 const std::set<std::string> kNotStored = {"help",    "version", "config",   "output",  "force",  "json",   "dry-run",
-                                          "quiet",   "verbose", "log-file", "threads", "recipe", "explain"};
+                                          "quiet",   "verbose", "log-file", "threads", "recipe", "explain",
+                                          "recompute"};
 
 /// A JSON string literal is a valid TOML basic string.
 std::string quoted(const std::string& text) {
@@ -45,6 +47,15 @@ std::string scalar(const std::string& value) {
   return quoted(without_folders(value));
 }
 
+/// CLI11 keeps the default of a list as "[a,b]".
+std::vector<std::string> list_of_default(std::string text) {
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') text = text.substr(1, text.size() - 2);
+  std::vector<std::string> values;
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) values.push_back(item);
+  return values;
+}
+
 }  // namespace
 
 std::string settings_as_toml(const CLI::App& command) {
@@ -57,6 +68,7 @@ std::string settings_as_toml(const CLI::App& command) {
     if (option->count() == 0 && !option->get_default_str().empty()) values = {option->get_default_str()};
     if (values.empty()) continue;
     if (option->get_items_expected_max() > 1 || option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll) {
+      if (option->count() == 0) values = list_of_default(values.front());
       std::string list;
       for (const std::string& value : values) list += (list.empty() ? "" : ", ") + scalar(value);
       lines[name] = "[" + list + "]";

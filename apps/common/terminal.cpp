@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -115,7 +116,7 @@ Terminal::Terminal(const std::string& tool, const CommonOptions& options)
   std::vector<spdlog::sink_ptr> sinks = {console};
   if (!options.log_file.empty()) {
     try {
-      auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file, true);
+      auto file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file, false);
       file->set_level(spdlog::level::debug);
       file->set_pattern("%Y-%m-%d %T.%e %l %v");
       sinks.push_back(file);
@@ -125,6 +126,10 @@ Terminal::Terminal(const std::string& tool, const CommonOptions& options)
   }
   impl_->logger = std::make_shared<spdlog::logger>(tool, sinks.begin(), sinks.end());
   impl_->logger->set_level(spdlog::level::debug);
+  // A log that cannot be written is no reason to stop, nor to say so with every line.
+  impl_->logger->set_error_handler([tool, said = std::make_shared<bool>(false)](const std::string& problem) {
+    if (!std::exchange(*said, true)) std::fprintf(stderr, "%s: warning: --log-file: %s\n", tool.c_str(), problem.c_str());
+  });
   impl_->logger->flush_on(spdlog::level::warn);
   impl_->log = std::make_unique<SpdLog>(impl_->logger, impl_->display);
 }

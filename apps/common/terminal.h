@@ -10,7 +10,7 @@ namespace kvq::apps {
 
 class Terminal {
  public:
-  /// Throws Usage when the log file cannot be opened.
+  /// The log file is appended to. Throws Usage when it cannot be opened.
   Terminal(const std::string& tool, const CommonOptions& options);
   ~Terminal();
   Log& log();

@@ -7,12 +7,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 
 #include <fmt/format.h>
 
 #include "common/config_file.h"
+#include "common/numbers.h"
+#include "common/paths.h"
 #include "common/settings.h"
 #include "common/terminal.h"
 
@@ -71,7 +74,7 @@ void Tool::add_common(CLI::App& command, Features features) {
         ->group(group);
   }
   command.add_option("--threads", options.threads, "threads (default: all cores this process may use)")
-      ->check(CLI::Range(1, 1024))
+      ->check(whole_number(1, 1024))
       ->group(group);
   command.add_flag("-q,--quiet", options.quiet, "no progress, no information; warnings and errors only")->group(group);
   command.add_flag("-v,--verbose", options.verbosity, "say more; repeat for even more")->group(group);
@@ -94,8 +97,19 @@ void refuse_empty_values(const CLI::App& command) {
 /// CLI11 says of a command that does not exist only that one is required.
 std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
-  const std::vector<std::string> unknown = app.remaining();
-  if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) return error.what();
+  const std::vector<std::string> unknown = app.remaining(true);
+  // A misspelt option matters more than the one that is missing because of it.
+  for (const std::string& word : unknown) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string command =
+        app.get_subcommands().empty() ? app.get_name() : app.get_name() + " " + app.get_subcommands().front()->get_name();
+    return fmt::format("'{}' is not an option of {}", word.substr(0, word.find('=')), command);
+  }
+  if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) {
+    return dynamic_cast<const CLI::ExtrasError*>(&error) && !unknown.empty()
+               ? fmt::format("'{}' is not expected", unknown.front())
+               : std::string(error.what());
+  }
   std::string list;
   for (const CLI::App* command : commands) list += (list.empty() ? "" : ", ") + command->get_name();
   return fmt::format("'{}' is not a command; known: {}", unknown.front(), list);
@@ -138,6 +152,11 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
   std::string message;
   int code = 0;
   try {
+    const std::vector<NamedPath> inputs = input_paths(self.app, *self.command);
+    check_inputs(inputs);
+    if (const CLI::Option* output = self.command->get_option_no_throw("--output"); output && output->count() > 0)
+      apps::check_output("-o", output->as<std::string>(), inputs);
+    if (!self.common.log_file.empty()) check_log_file(self.common.log_file, inputs);
     Terminal terminal(self.name, self.common);
     RunContext context{terminal.log(), terminal.progress(), cancel_token(), self.common.threads};
     try {
@@ -149,6 +168,12 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     } catch (const std::bad_alloc&) {
       code = 1;
       message = "out of memory";
+    } catch (const std::filesystem::filesystem_error& error) {
+      // Names that lead nowhere are bad input; everything else is the disk's trouble.
+      const bool bad_name = error.code() == std::errc::too_many_symbolic_link_levels ||
+                            error.code() == std::errc::filename_too_long || error.code() == std::errc::not_a_directory;
+      code = bad_name ? 2 : 1;
+      message = fmt::format("{}: {}", error.path1().string(), error.code().message());
     } catch (const std::exception& error) {
       code = 1;
       message = error.what();
@@ -157,11 +182,15 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     }
     terminal.progress().end();
     if (code != 0) terminal.error(message);
-  } catch (const Error& error) {  // the log file cannot be opened
+  } catch (const Error& error) {  // a path is wrong, or the log file cannot be opened
     std::cerr << fmt::format("{}: {}\n", self.name, error.what());
     return exit_code(error.kind());
   }
   return code;
+}
+
+void Tool::check_output(const std::filesystem::path& output) const {
+  apps::check_output("-o", output, input_paths(impl_->app, *impl_->command));
 }
 
 std::string Tool::resolved_config() const { return settings_as_toml(*impl_->command); }

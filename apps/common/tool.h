@@ -1,6 +1,7 @@
 #pragma once
 // The frame of every tool: parse, run, report errors, exit code. DESIGN §7.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +38,10 @@ class Tool {
 
   /// Parses, sets up logging, threads and signals, calls `work`, maps exceptions to exit codes (0, 1, 2, 130).
   int run(int argc, char** argv, const std::function<void(RunContext&)>& work);
+
+  /// Throws Usage when `output` is one of the files that the command reads. run() checks -o itself; this is for files
+  /// within it.
+  void check_output(const std::filesystem::path& output) const;
 
   /// The resolved options as TOML without paths: what artifacts store as `config`. Paths are given by their file name.
   std::string resolved_config() const;

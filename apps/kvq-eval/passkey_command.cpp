@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
+#include "common/numbers.h"
 #include "kvq-eval/commands.h"
 #include "kvq-eval/inputs.h"
 #include "kvq-eval/report_folder.h"
@@ -58,18 +60,20 @@ Command passkey_command(Tool& tool) {
   add_input_options(*command, options->inputs);
   command->add_option("--lengths", options->lengths, "prompt lengths in tokens, separated by commas")
       ->delimiter(',')
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->check(whole_number(1, 1 << 24))
       ->capture_default_str();
   command->add_option("--depths", options->depths, "number of depths at which the key is hidden")
-      ->check(CLI::Range(1, 100))
+      ->check(whole_number(1, 100))
       ->capture_default_str();
   command->add_option("--trials", options->trials, "prompts, each with its own key, per length and depth")
-      ->check(CLI::Range(1, 1000))
+      ->check(whole_number(1, 1000))
       ->capture_default_str();
   command->add_option("--prompt", options->prompt, "raw, or chat: inside the model's chat template")
       ->check(CLI::IsMember({"raw", "chat"}))
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "seed of the keys")->capture_default_str();
+  command->add_option("--seed", options->seed, "seed of the keys")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
   command->add_option("-o,--output", options->output, "folder for report.json and report.md");
   tool.add_common(*command, {.dry_run = false});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};

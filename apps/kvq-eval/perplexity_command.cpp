@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/numbers.h"
 #include "kvq-eval/commands.h"
 #include "kvq-eval/inputs.h"
 #include "kvq-eval/report_folder.h"
@@ -39,11 +40,18 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
   }
 }
 
-std::string journal_identity(const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream, int threads) {
-  std::string identity = fmt::format("{} {} {} {} {} {} {} {}", inputs.model->sha256(), stream.text_sha256, options.seqlen,
-                                     options.max_windows, options.inputs.dtype, options.inputs.cache,
-                                     inputs.prepend_bos, threads);
-  for (const auto& path : options.inputs.quantizers) identity += ' ' + sha256_of_file(path);
+/// Settings hold file names only, so what the files hold is named as well.
+RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream,
+                         int threads) {
+  RunIdentity identity;
+  identity.entries = {{"kvq", KVQ_VERSION}, {"model", inputs.model->sha256()}, {"text", stream.text_sha256}};
+  for (std::size_t index = 0; index < options.inputs.quantizers.size(); ++index) {
+    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.inputs.quantizers[index]));
+  }
+  identity.add_settings(tool.resolved_config());
+  // Neither changes a window that is finished.
+  std::erase_if(identity.entries, [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
+  identity.entries.emplace_back("threads", fmt::format("{}", threads));
   return identity;
 }
 
@@ -89,7 +97,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
 
   std::unique_ptr<WindowJournal> journal;
   if (folder) {
-    journal = std::make_unique<WindowJournal>(folder->journal(), journal_identity(options, inputs, streams[0], context.threads));
+    journal = std::make_unique<WindowJournal>(folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads),
+                                              tool.common().force);
   }
   const PerplexityReport report = evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
   const ReportSubject subject{options.inputs.model.filename().string(), argument.path.filename().string(), tokens,
@@ -114,12 +123,12 @@ Command perplexity_command(Tool& tool) {
   add_input_options(*command, options->inputs);
   command->add_option("--text", options->text, "text to judge on: UTF-8, plain or JSONL")->required();
   command->add_option("--seqlen", options->seqlen, "tokens per window")
-      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30))
+      ->check(whole_number(2, 1 << 30))
       ->capture_default_str();
   command->add_option("--max-windows", options->max_windows, "at most so many windows (default: all)")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+      ->check(whole_number(1, std::uint64_t{1} << 40));
   command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "folder for report.json and report.md; an interrupted run resumes there");
   tool.add_common(*command, {});

@@ -1,5 +1,9 @@
 #include "kvq-fisher/options.h"
 
+#include <limits>
+
+#include "common/numbers.h"
+
 namespace kvq::apps {
 
 void add_options(CLI::App& command, FisherArguments& arguments) {
@@ -12,10 +16,10 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
       ->expected(1)
       ->take_all();
   command.add_option("--samples", arguments.samples, "number of sequences")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 30))
+      ->check(whole_number(1, 1 << 30))
       ->capture_default_str();
   command.add_option("--seqlen", arguments.seqlen, "tokens per sequence")
-      ->check(CLI::Range(std::int64_t{2}, std::int64_t{1} << 30))
+      ->check(whole_number(2, 1 << 30))
       ->capture_default_str();
   command.add_flag("--sequential", arguments.sequential, "the first sequences of each text instead of a seeded choice");
   command
@@ -23,7 +27,9 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
                   "auto (what memory allows), layer (least memory: each layer is run twice), or none (fastest)")
       ->check(CLI::IsMember({"auto", "layer", "none"}))
       ->capture_default_str();
-  command.add_option("--seed", arguments.seed, "seed of the choice of sequences")->capture_default_str();
+  command.add_option("--seed", arguments.seed, "seed of the choice of sequences")
+      ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
   command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");
 }
 

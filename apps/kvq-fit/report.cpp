@@ -16,6 +16,14 @@ double counted_bits(const Quantizer& quantizer, std::int64_t tokens) {
   return forecast_footprint(quantizer, tokens).bits_per_value(quantizer.shape, tokens);
 }
 
+// An oracle is no cache: it has no counted bits.
+std::string counted_text(const Quantizer& quantizer, std::int64_t tokens) {
+  return quantizer.recipe.is_oracle() ? "oracle" : fmt::format("{:.3f}", counted_bits(quantizer, tokens));
+}
+nlohmann::ordered_json counted_json(const Quantizer& quantizer, std::int64_t tokens) {
+  return quantizer.recipe.is_oracle() ? nlohmann::ordered_json() : nlohmann::ordered_json(counted_bits(quantizer, tokens));
+}
+
 }  // namespace
 
 std::string fits_as_text(const std::vector<Fitted>& fits) {
@@ -23,8 +31,7 @@ std::string fits_as_text(const std::vector<Fitted>& fits) {
   table.header = {"recipe", "nominal bits", "bits at 2048", "bits at 32K", "key error", "value error", "file"};
   for (const Fitted& fit : fits) {
     table.rows.push_back({short_form(fit.quantizer.recipe), fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe)),
-                          fmt::format("{:.3f}", counted_bits(fit.quantizer, kShort)),
-                          fmt::format("{:.3f}", counted_bits(fit.quantizer, kLong)),
+                          counted_text(fit.quantizer, kShort), counted_text(fit.quantizer, kLong),
                           fmt::format("{:.3g}", fit.report.error[0]), fmt::format("{:.3g}", fit.report.error[1]),
                           fit.file.string()});
   }
@@ -37,8 +44,8 @@ std::string fits_as_json(const std::vector<Fitted>& fits) {
     list.push_back({{"recipe", short_form(fit.quantizer.recipe)},
                     {"file", fit.file.string()},
                     {"bits_nominal", nominal_bits(fit.quantizer.recipe)},
-                    {"bits_counted", counted_bits(fit.quantizer, kShort)},
-                    {"bits_counted_32k", counted_bits(fit.quantizer, kLong)},
+                    {"bits_counted", counted_json(fit.quantizer, kShort)},
+                    {"bits_counted_32k", counted_json(fit.quantizer, kLong)},
                     {"table_bytes", table_bytes(fit.quantizer)},
                     {"error_key", fit.report.error[0]},
                     {"error_value", fit.report.error[1]}});

@@ -21,10 +21,10 @@ void print_plan(const CalibrationHeader& header, const std::vector<Recipe>& reci
                 const std::vector<std::filesystem::path>& files, bool json) {
   const KvShape& shape = header.shape;
   // Values and gradients, then normalised values, weights and bins, all of one side of one layer.
-  const double memory_bytes = 18.0 * static_cast<double>(header.total_tokens()) * shape.width();
+  const std::int64_t memory_bytes = 18 * header.total_tokens() * shape.width();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   std::string text = fmt::format("{} layers of {} channels, {} tokens, about {} in memory\n", shape.layers,
-                                 shape.width(), header.total_tokens(), human_bytes(memory_bytes));
+                                 shape.width(), header.total_tokens(), human_bytes(static_cast<double>(memory_bytes)));
   for (std::size_t index = 0; index < recipes.size(); ++index) {
     list.push_back({{"recipe", short_form(recipes[index])}, {"file", files[index].string()}});
     text += fmt::format("{} -> {}\n", short_form(recipes[index]), files[index].string());
@@ -39,6 +39,23 @@ void print_plan(const CalibrationHeader& header, const std::vector<Recipe>& reci
   }
   print_result(text);
 }
+
+/// All files of a run or none: a set that is half there would be in the way of the next try.
+struct WrittenTogether {
+  std::vector<std::filesystem::path> files;
+  std::filesystem::path folder;  ///< if this run made it
+  bool complete = false;
+
+  void make_folder(const std::filesystem::path& path) {
+    if (std::filesystem::create_directories(path)) folder = path;
+  }
+  ~WrittenTogether() {
+    if (complete) return;
+    std::error_code ignored;
+    for (const std::filesystem::path& file : files) std::filesystem::remove(file, ignored);
+    if (!folder.empty()) std::filesystem::remove(folder, ignored);
+  }
+};
 
 }  // namespace
 
@@ -59,6 +76,7 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
     fail(ErrorKind::Usage, "-o is missing: the quantizer file to write, or a folder for several");
   const bool force = tool.common().force;
   const std::vector<std::filesystem::path> files = output_files(arguments.output, recipes, force);
+  for (const std::filesystem::path& file : files) tool.check_output(file);
   const CalibrationReader calibration(arguments.calib);
   std::optional<ThresholdsFile> thresholds;
   if (!arguments.thresholds.empty()) thresholds = read_thresholds(arguments.thresholds);
@@ -81,13 +99,16 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
   file.provenance.parents = {{"calibration", calibration.sha256()}};
   if (thresholds) file.provenance.parents.emplace_back("thresholds", sha256_of_file(arguments.thresholds));
   file.fingerprints = fingerprints(header.tokens);
-  if (recipes.size() > 1) std::filesystem::create_directories(arguments.output);
+  WrittenTogether written;
+  if (recipes.size() > 1) written.make_folder(arguments.output);
   std::vector<Fitted> fits;
   for (std::size_t index = 0; index < files.size(); ++index) {
     file.quantizer = quantizers[index];
     write_quantizer(files[index], file, force);
+    written.files.push_back(files[index]);
     fits.push_back({files[index], quantizers[index], reports[index]});
   }
+  written.complete = true;
   print_result(tool.common().json ? fits_as_json(fits) : fits_as_text(fits));
 }
 

@@ -14,10 +14,10 @@ using namespace kvq;
 namespace {
 
 void print_plan(const CalibrationHeader& header, const ThresholdOptions& options, bool json) {
-  const std::size_t sets = options.fractions.size() * options.sinks.size();
+  const auto sets = static_cast<std::int64_t>(options.fractions.size() * options.sinks.size());
   const KvShape& shape = header.shape;
-  const double file_bytes = 48.0 * static_cast<double>(sets) * shape.layers * shape.width();
-  const double memory_bytes = 8.0 * static_cast<double>(header.total_tokens()) * shape.width();
+  const std::int64_t file_bytes = 48 * sets * shape.layers * shape.width();
+  const std::int64_t memory_bytes = 8 * header.total_tokens() * shape.width();
   if (json) {
     apps::print_result(nlohmann::ordered_json({{"layers", shape.layers},
                                                {"channels", shape.width()},
@@ -29,7 +29,8 @@ void print_plan(const CalibrationHeader& header, const ThresholdOptions& options
   } else {
     apps::print_result(fmt::format(
         "{} layers of {} channels, {} tokens: {} sets of thresholds, about {} in memory, {} on disk", shape.layers,
-        shape.width(), header.total_tokens(), sets, apps::human_bytes(memory_bytes), apps::human_bytes(file_bytes)));
+        shape.width(), header.total_tokens(), sets, apps::human_bytes(static_cast<double>(memory_bytes)),
+        apps::human_bytes(static_cast<double>(file_bytes))));
   }
 }
 

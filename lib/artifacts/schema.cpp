@@ -20,6 +20,16 @@ int bounded(const h5::Group& root, const std::string& name, int most) {
   return static_cast<int>(value);
 }
 
+bool is_sha256(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string read_sha256(const h5::Group& root, const std::string& name) {
+  const std::string text = root.text(name);
+  if (!is_sha256(text)) root.damaged(name, fmt::format("attribute holds '{}', 64 hexadecimal digits are needed", text));
+  return text;
+}
+
 void check_version(const h5::Group& root) {
   const std::string version = root.text("schema_version");
   int major = 0, minor = 0;
@@ -83,14 +93,14 @@ Provenance read_provenance(const h5::Group& root, const std::string& schema) {
          fmt::format("{}: is incomplete (no attribute 'complete' = 1): its writing was cut short", root.file()));
   }
   Provenance provenance;
-  provenance.model_sha256 = root.text("model_sha256");
-  provenance.tokenizer_sha256 = root.text("tokenizer_sha256");
-  provenance.text_sha256 = root.text("text_sha256");
+  provenance.model_sha256 = read_sha256(root, "model_sha256");
+  provenance.tokenizer_sha256 = read_sha256(root, "tokenizer_sha256");
+  provenance.text_sha256 = read_sha256(root, "text_sha256");
   provenance.config = root.text("config");
   std::istringstream parents(root.text("parents"));
   for (std::string line; std::getline(parents, line);) {
     const auto space = line.find(' ');
-    if (space == std::string::npos)
+    if (space == std::string::npos || !is_sha256(line.substr(space + 1)))
       root.damaged("parents", fmt::format("attribute holds '{}', 'name sha256' is needed", line));
     provenance.parents.emplace_back(line.substr(0, space), line.substr(space + 1));
   }

@@ -31,8 +31,8 @@ using Part = SequenceLayout::Part;
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-JournalIdentity identity_of(const CalibrationHeader& header, int threads) {
-  JournalIdentity identity;
+RunIdentity identity_of(const CalibrationHeader& header, int threads) {
+  RunIdentity identity;
   const auto add = [&](const std::string& name, const std::string& value) {
     identity.entries.emplace_back(name, value);
   };
@@ -40,11 +40,7 @@ JournalIdentity identity_of(const CalibrationHeader& header, int threads) {
   add("model", header.provenance.model_sha256);
   add("tokenizer", header.provenance.tokenizer_sha256);
   add("text", header.provenance.text_sha256);
-  std::istringstream config(header.provenance.config);
-  for (std::string line; std::getline(config, line);) {
-    const auto equals = line.find(" = ");
-    add(line.substr(0, equals), equals == std::string::npos ? "" : line.substr(equals + 3));
-  }
+  identity.add_settings(header.provenance.config);
   add("sequences", fmt::format("{}", header.sequences));
   add("tokens per sequence", fmt::format("{}", header.seqlen));
   add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()),
@@ -161,8 +157,8 @@ bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
 
 /// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
 bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
-                                  const JournalIdentity& identity, std::vector<double>& loss) {
-  if (options.force || !fs::exists(options.output) || !Journal::belongs(Journal::folder_of(options.output), identity))
+                                  const RunIdentity& identity, std::vector<double>& loss) {
+  if (options.force || !fs::exists(options.output) || !RunFolder::belongs(Journal::folder_of(options.output), identity))
     return false;
   try {
     const CalibrationReader reader(options.output);
@@ -182,7 +178,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
                                   RunContext& context) {
   CalibrationHeader header = header_of(model, windows, domains, options);
   check_ids(windows, model.config().vocab);
-  const JournalIdentity identity = identity_of(header, context.threads);
+  const RunIdentity identity = identity_of(header, context.threads);
   const SequenceLayout layout{header.shape, header.seqlen};
   const fs::path folder = Journal::folder_of(options.output);
   CollectResult result;

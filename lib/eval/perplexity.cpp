@@ -110,10 +110,6 @@ VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_
   return result;
 }
 
-bool is_oracle(const Recipe& recipe) {
-  return recipe.key.range == RangeKind::Window || recipe.value.range == RangeKind::Window;
-}
-
 }  // namespace
 
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
@@ -164,7 +160,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
       result.bits_counted_32k = forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
-      result.counted = !is_oracle(quantizer.recipe);
+      result.counted = !quantizer.recipe.is_oracle();
       result.table_bytes = table_bytes(quantizer);
     }
     report.results.push_back(std::move(result));
@@ -177,7 +173,7 @@ const VariantResult* recommend(const PerplexityReport& report, double max_kl) {
   const VariantResult* best = nullptr;
   for (std::size_t variant = 1; variant < report.results.size(); ++variant) {
     const VariantResult& result = report.results[variant];
-    if (!result.counted || result.kl_mean > max_kl) continue;
+    if (!result.counted || result.kl_mean > max_kl || result.bits_counted >= report.results[0].bits_counted) continue;
     if (!best || result.bits_counted < best->bits_counted) best = &result;
   }
   return best;

@@ -53,8 +53,8 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
                                      RunContext& context);
 
-/// The cheapest variant (counted bits) whose mean KL is at most `max_kl`; nullptr when none is. Oracles and the baseline
-/// are left out.
+/// The cheapest variant (counted bits) whose mean KL is at most `max_kl`; nullptr when none is. Oracles, the
+/// baseline and whatever is no smaller than it are left out.
 const VariantResult* recommend(const PerplexityReport& report, double max_kl);
 
 }  // namespace kvq

@@ -110,6 +110,11 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
                        digits(best->delta_nll), 16.0 / best->bits_counted);
   }
   if (const VariantResult* closest = least_damage(report)) {
+    if (closest->kl_mean <= max_kl) {
+      return fmt::format("Recommendation: none of these within a mean KL of {:g} nats is smaller than fp16 at {} tokens; {} takes "
+                         "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
+                         max_kl, report.seqlen, closest->name, closest->bits_counted, closest->bits_counted_32k);
+    }
     return fmt::format("Recommendation: none of these stays within a mean KL of {:g} nats; {} comes closest with {} at {:.2f} "
                        "bits per value. Try more bits, or raise --max-kl.",
                        max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);

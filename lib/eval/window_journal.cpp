@@ -3,18 +3,12 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <system_error>
 #include <type_traits>
 
-#include <fmt/format.h>
-
 #include <kvq/core/atomic_file.h>
-#include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 
 namespace kvq {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -67,24 +61,8 @@ constexpr std::size_t kDigest = 64;  // SHA-256 as hex before the content: a dam
 
 }  // namespace
 
-WindowJournal::WindowJournal(fs::path folder, const std::string& identity) : folder_(std::move(folder)) {
-  const fs::path stamp = folder_ / "identity";
-  const std::string digest = sha256_of(identity);
-  std::string known;
-  std::ifstream(stamp) >> known;
-  if (known == digest) return;
-  std::error_code error;
-  fs::remove_all(folder_, error);
-  if (!fs::create_directories(folder_, error)) {
-    fail(ErrorKind::Io, fmt::format("{}: cannot be created: {}", folder_.string(), error.message()));
-  }
-  write_file_atomically(stamp, digest, true);
-}
-
-fs::path WindowJournal::file_of(std::int64_t window) const { return folder_ / fmt::format("window-{:06}", window); }
-
 std::optional<std::vector<WindowRecord>> WindowJournal::load(std::int64_t window, std::size_t variants) const {
-  std::ifstream file(file_of(window), std::ios::binary);
+  std::ifstream file(folder_.part(window), std::ios::binary);
   if (!file) return std::nullopt;
   const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (content.size() < kDigest) return std::nullopt;
@@ -96,12 +74,7 @@ std::optional<std::vector<WindowRecord>> WindowJournal::load(std::int64_t window
 
 void WindowJournal::store(std::int64_t window, const std::vector<WindowRecord>& records) const {
   const std::string body = serialize(records);
-  write_file_atomically(file_of(window), sha256_of(body) + body, true);
-}
-
-void WindowJournal::remove() const {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  write_file_atomically(folder_.part(window), sha256_of(body) + body, true);
 }
 
 }  // namespace kvq

@@ -1,13 +1,13 @@
 #pragma once
-// Finished windows on disk, so that an interrupted evaluation goes on where it stopped. One file per window in
-// `<folder>`; written whole or not at all. A journal of other settings is replaced when it is opened.
+// Finished windows on disk, so that an interrupted evaluation goes on where it stopped. One file per window, written whole
+// or not at all.
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include <kvq/core/run_folder.h>
 #include <kvq/eval/comparison.h>
 
 namespace kvq {
@@ -21,17 +21,17 @@ struct WindowRecord {
 
 class WindowJournal {
  public:
-  /// `identity` names model, text, settings and quantizers. Throws Io.
-  WindowJournal(std::filesystem::path folder, const std::string& identity);
+  /// `identity` names model, text, settings and quantizers. Throws what RunFolder throws.
+  WindowJournal(const std::filesystem::path& folder, const RunIdentity& identity, bool force)
+      : folder_(folder, identity, "window-", force) {}
   /// All variants of a window, or nothing when it has not been finished (or its file is damaged).
   std::optional<std::vector<WindowRecord>> load(std::int64_t window, std::size_t variants) const;
   void store(std::int64_t window, const std::vector<WindowRecord>& records) const;
   /// Removes the journal: the report is complete.
-  void remove() const;
+  void remove() { folder_.remove(); }
 
  private:
-  std::filesystem::path file_of(std::int64_t window) const;
-  std::filesystem::path folder_;
+  RunFolder folder_;
 };
 
 }  // namespace kvq

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include <fmt/format.h>
@@ -34,13 +35,14 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
 
 void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {
   const CalibrationHeader& header = calibration.header();
-  for (const auto& [name, sha256] : thresholds.provenance.parents) {
-    if (name == "calibration" && sha256 != calibration.sha256()) {
-      fail(ErrorKind::Mismatch,
-           fmt::format("the thresholds were made from another calibration file (sha256 {}, this one is {}); "
-                       "run kvq-threshold on this one",
-                       sha256, calibration.sha256()));
-    }
+  const auto& parents = thresholds.provenance.parents;
+  const auto parent =
+      std::find_if(parents.begin(), parents.end(), [](const auto& entry) { return entry.first == "calibration"; });
+  if (parent == parents.end() || parent->second != calibration.sha256()) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("the thresholds were made from another calibration file (sha256 {}, this one is {}); "
+                     "run kvq-threshold on this one",
+                     parent == parents.end() ? "not named" : parent->second, calibration.sha256()));
   }
   if (!(thresholds.shape == header.shape)) {
     fail(ErrorKind::Mismatch,

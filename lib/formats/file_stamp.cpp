@@ -29,9 +29,10 @@ void FileStamp::require_unchanged() const {
   if (status.st_dev != device_ || status.st_ino != inode_) return;
   if (status.st_size != size_ || status.st_mtim.tv_sec != seconds_ || status.st_mtim.tv_nsec != nanoseconds_) {
     fail(ErrorKind::Io,
-         fmt::format("{}: changed while it was in use (had {} bytes, has {}); start again with a file that "
-                     "nothing writes to",
-                     path_.string(), size_, status.st_size));
+         fmt::format("{}: changed while it was in use ({}); start again with a file that nothing writes to",
+                     path_.string(),
+                     status.st_size != size_ ? fmt::format("had {} bytes, has {}", size_, status.st_size)
+                                             : "of the same size, but written to"));
   }
 }
 

@@ -52,6 +52,9 @@ struct Recipe {
 
   const SideRecipe& side(Side side) const { return side == Side::Key ? key : value; }
   SideRecipe& side(Side side) { return side == Side::Key ? key : value; }
+
+  /// Needs to see the window that it is judged on: no cache, and never counted as one.
+  bool is_oracle() const { return key.range == RangeKind::Window || value.range == RangeKind::Window; }
 };
 
 /// Parses the short form. Throws Usage naming the word, its value and the known ones; contradictory words too

@@ -260,7 +260,7 @@ TEST_CASE("A folder that is no journal is left alone") {
   const CollectOptions options = options_for(*model, folder / "calib.h5");
   std::filesystem::create_directory(folder / "calib.h5.journal");
   write_bytes(folder / "calib.h5.journal/diary.txt", "dear diary");
-  CHECK_THROWS_WITH(collect(*model, windows, options), ContainsSubstring("not a journal"));
+  CHECK_THROWS_WITH(collect(*model, windows, options), ContainsSubstring("not a folder of ours"));
   CHECK(entries(folder / "calib.h5.journal") == 1);
   std::filesystem::remove_all(folder / "calib.h5.journal");
   write_bytes(folder / "calib.h5.journal", "a file");

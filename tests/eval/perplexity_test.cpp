@@ -199,7 +199,7 @@ TEST_CASE("A resumed evaluation gives the numbers of an uninterrupted one") {
   const PerplexityReport whole = evaluate_perplexity(model, windows, quantizers, nullptr, quiet_context());
 
   TempDir dir;
-  const WindowJournal journal(dir / "journal", "x");
+  const WindowJournal journal(dir / "journal", RunIdentity{{{"name", "x"}}}, false);
   // 2 layers × 2 caches are 4 steps a window: two windows are finished, the third is interrupted.
   CancelAfter cancelling(10);
   RunContext context{quiet_context().log, cancelling, cancelling.token, 2};

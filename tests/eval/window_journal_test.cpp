@@ -27,6 +27,8 @@ void check_equal(const std::vector<WindowRecord>& a, const std::vector<WindowRec
   }
 }
 
+RunIdentity named(const std::string& name) { return {{{"name", name}}}; }
+
 /// The one file of window 3.
 fs::path window_file(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -40,25 +42,48 @@ fs::path window_file(const fs::path& folder) {
 
 TEST_CASE("A stored window is given back by another journal of the same identity") {
   TempDir dir;
-  WindowJournal(dir / "journal", "same").store(3, example());
-  const WindowJournal again(dir / "journal", "same");
+  WindowJournal(dir / "journal", named("same"), false).store(3, example());
+  const WindowJournal again(dir / "journal", named("same"), false);
   const auto known = again.load(3, 2);
   REQUIRE(known.has_value());
   check_equal(*known, example());
   CHECK_FALSE(again.load(2, 2).has_value());
 }
 
-TEST_CASE("A journal of another identity is emptied when it is opened") {
+TEST_CASE("A journal of other settings is refused with what differs, and thrown away only on demand") {
   TempDir dir;
-  WindowJournal(dir / "journal", "one").store(3, example());
-  const WindowJournal other(dir / "journal", "two");
-  CHECK_FALSE(other.load(3, 2).has_value());
-  CHECK_FALSE(WindowJournal(dir / "journal", "one").load(3, 2).has_value());
+  WindowJournal(dir / "journal", named("one"), false).store(3, example());
+  try {
+    const WindowJournal other(dir / "journal", named("two"), false);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Mismatch);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("name: one there, two now"));
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("--force"));
+  }
+  CHECK(WindowJournal(dir / "journal", named("one"), false).load(3, 2).has_value());
+  CHECK_FALSE(WindowJournal(dir / "journal", named("two"), true).load(3, 2).has_value());
+}
+
+TEST_CASE("A journal in use is refused; one without a finished window leaves nothing behind") {
+  TempDir dir;
+  {
+    const WindowJournal first(dir / "journal", named("one"), false);
+    try {
+      const WindowJournal second(dir / "journal", named("one"), false);
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::Io);
+      CHECK_THAT(std::string(error.what()), ContainsSubstring("another run"));
+    }
+    CHECK(fs::exists(dir / "journal"));
+  }
+  CHECK_FALSE(fs::exists(dir / "journal"));
 }
 
 TEST_CASE("A window of another number of caches does not count") {
   TempDir dir;
-  const WindowJournal journal(dir / "journal", "same");
+  const WindowJournal journal(dir / "journal", named("same"), false);
   journal.store(3, example());
   CHECK_FALSE(journal.load(3, 1).has_value());
   CHECK_FALSE(journal.load(3, 3).has_value());
@@ -66,7 +91,7 @@ TEST_CASE("A window of another number of caches does not count") {
 
 TEST_CASE("A damaged window counts as not finished, wherever the damage is") {
   TempDir dir;
-  const WindowJournal journal(dir / "journal", "same");
+  const WindowJournal journal(dir / "journal", named("same"), false);
   journal.store(3, example());
   const fs::path file = window_file(dir / "journal");
   const std::string good = read_bytes(file);
@@ -88,7 +113,7 @@ TEST_CASE("A damaged window counts as not finished, wherever the damage is") {
 
 TEST_CASE("A finished run removes its journal") {
   TempDir dir;
-  const WindowJournal journal(dir / "journal", "same");
+  WindowJournal journal(dir / "journal", named("same"), false);
   journal.store(3, example());
   journal.remove();
   CHECK_FALSE(fs::exists(dir / "journal"));
@@ -98,7 +123,7 @@ TEST_CASE("A journal that cannot be made is an Io error that names it") {
   TempDir dir;
   write_bytes(dir / "file", "");
   try {
-    WindowJournal(dir / "file/journal", "x");
+    WindowJournal(dir / "file/journal", named("x"), false);
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Io);

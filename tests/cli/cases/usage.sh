@@ -23,6 +23,11 @@ for command in "${fisher[*]}" "${threshold[*]}" "${fit[*]} --recipe int4" "${per
 done
 refused no-such-command kvq-eval no-such-command
 
+# A misspelt option is named, not the one that is missing because of it.
+refused "'--modle' is not an option of kvq-fisher" kvq-fisher --modle "$model" --text "$calibration_text" -o out.h5
+refused "'--recepe' is not an option of kvq-fit" kvq-fit --calib "$calib" --recepe nf4
+refused "'--quantiser' is not an option of kvq-eval perplexity" "${perplexity[@]}" --quantiser q.h5
+
 # An empty value is a slip, in both spellings, and never eats the next argument.
 refused --text kvq-fisher --model "$model" --text "" -o out.h5
 refused --text kvq-fisher --model "$model" --text= -o out.h5
@@ -34,7 +39,12 @@ refused --recipe "${fit[@]}" --recipe ""
 # Numbers out of range, with the range.
 refused --samples "${fisher[@]}" --samples 0
 refused --samples "${fisher[@]}" --samples -3
-refused --samples "${fisher[@]}" --samples 2.5
+refused "whole number from 1" "${fisher[@]}" --samples 2.5
+refused "whole number from 1" "${fisher[@]}" --samples 1e9
+refused --seed "${fisher[@]}" --seed -1
+refused --seed "${fisher[@]}" --seed 18446744073709551616
+refused --seed "${fisher[@]}" --seed abc
+refused "whole number from 1 to 1024" "${threshold[@]}" --threads 1.5
 refused --seqlen kvq-fisher --model "$model" --text "$calibration_text" --seqlen 1 -o out.h5
 refused --seqlen kvq-fisher --model "$model" --text "$calibration_text" --seqlen 0 -o out.h5
 refused --outliers "${threshold[@]}" --outliers -1e-3
@@ -47,6 +57,7 @@ refused --sinks "${threshold[@]}" --sinks -1
 refused --seqlen kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 1
 refused --max-windows "${perplexity[@]}" --max-windows 0
 refused --max-kl "${perplexity[@]}" --max-kl -0.1
+refused --max-kl "${perplexity[@]}" --max-kl nan
 refused --lengths "${passkey[@]}" --lengths 0
 refused --lengths "${passkey[@]}" --lengths 100,-5
 refused --depths "${passkey[@]}" --depths 0

@@ -1,4 +1,4 @@
-#include <kvq/calib/journal.h>
+#include <kvq/core/run_folder.h>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kFirstLine = "kvq journal 1";
+constexpr const char* kFirstLine = "kvq run 1";
 
 std::string content(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -63,28 +63,35 @@ std::string differences(const std::string& there, const std::string& now) {
   return count > 3 ? text + fmt::format("; {} more", count - 3) : text;
 }
 
-bool is_sequence(const fs::path& path) { return path.filename().string().starts_with("sequence-"); }
-bool is_part(const fs::path& path) { return path.extension() == ".part"; }
+bool is_half_written(const fs::path& path) { return path.extension() == ".part"; }
 
 }  // namespace
 
-std::string JournalIdentity::text() const {
+void RunIdentity::add_settings(const std::string& toml) {
+  std::istringstream lines(toml);
+  for (std::string line; std::getline(lines, line);) {
+    const auto equals = line.find(" = ");
+    entries.emplace_back("--" + line.substr(0, equals), equals == std::string::npos ? "" : line.substr(equals + 3));
+  }
+}
+
+std::string RunIdentity::text() const {
   std::string text = std::string(kFirstLine) + "\n";
   for (const auto& [name, value] : entries) text += fmt::format("{} = {}\n", name, value);
   return text;
 }
-std::string JournalIdentity::sha256() const { return sha256_of(text()); }
+std::string RunIdentity::sha256() const { return sha256_of(text()); }
 
-bool Journal::belongs(const fs::path& folder, const JournalIdentity& identity) {
+bool RunFolder::belongs(const fs::path& folder, const RunIdentity& identity) {
   return content(folder / "manifest") == identity.text();
 }
 
-Journal::Journal(fs::path folder, const JournalIdentity& identity, const SequenceLayout& layout, bool force)
-    : folder_(std::move(folder)), layout_(layout), identity_(identity.sha256()) {
+RunFolder::RunFolder(fs::path folder, const RunIdentity& identity, std::string part_prefix, bool force)
+    : folder_(std::move(folder)), part_prefix_(std::move(part_prefix)) {
   std::error_code error;
   if (fs::exists(folder_, error) && !fs::is_directory(folder_, error)) {
     fail(ErrorKind::Usage,
-         fmt::format("'{}' is in the way: it is where the journal of the run is kept", folder_.string()));
+         fmt::format("'{}' is in the way: it is where the run keeps what it has finished", folder_.string()));
   }
   lock();
   try {
@@ -95,11 +102,24 @@ Journal::Journal(fs::path folder, const JournalIdentity& identity, const Sequenc
   }
 }
 
-Journal::~Journal() {
-  if (lock_ >= 0) ::close(lock_);
+RunFolder::~RunFolder() {
+  if (lock_ < 0) return;
+  remove_if_empty_handed();
+  ::close(lock_);
 }
 
-void Journal::lock() {
+void RunFolder::remove_if_empty_handed() noexcept {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    if (is_finished_part(entry->path())) return;
+  }
+  try {
+    remove();
+  } catch (...) {  // it was there before, or the disk refuses: nothing is lost
+  }
+}
+
+void RunFolder::lock() {
   const fs::path path = folder_ / "lock";
   // A run that ends removes the folder; then the lock that we waited for is no longer the one in the folder.
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -125,35 +145,35 @@ void Journal::lock() {
   fail(ErrorKind::Io, fmt::format("{}: cannot be locked", folder_.string()));
 }
 
-void Journal::check_manifest(const JournalIdentity& identity, bool force) {
+void RunFolder::check_manifest(const RunIdentity& identity, bool force) {
   const fs::path path = folder_ / "manifest";
   clear(false);
   if (belongs(folder_, identity)) return;
   if (!fs::exists(path)) {
     // Just made, or killed before the manifest was there. Anything else is somebody's folder.
     for (const auto& entry : fs::directory_iterator(folder_)) {
-      if (entry.path().filename() == "lock" || is_sequence(entry.path())) continue;
+      if (entry.path().filename() == "lock" || is_finished_part(entry.path())) continue;
       ::unlink((folder_ / "lock").c_str());
       fail(ErrorKind::Usage,
-           fmt::format("'{}' is not a journal of ours, but that is where it would be kept", folder_.string()));
+           fmt::format("'{}' is not a folder of ours, but that is where the run would keep what it has finished", folder_.string()));
     }
   } else if (!force) {
     fail(ErrorKind::Mismatch,
          fmt::format(
-             "'{}' is the journal of an unfinished run with other settings ({}); repeat that command to finish it, or "
+             "'{}' belongs to an unfinished run with other settings ({}); repeat that command to finish it, or "
              "pass --force to throw it away",
              folder_.string(), differences(content(path), identity.text())));
   }
-  // The old manifest goes first: finished sequences without one belong to nobody.
+  // The old manifest goes first: finished parts without one belong to nobody.
   ::unlink(path.c_str());
   clear(true);
   write_file_atomically(path, identity.text(), true);
 }
 
-void Journal::clear(bool finished_too) const {
+void RunFolder::clear(bool finished_too) const {
   std::vector<fs::path> doomed;
   for (const auto& entry : fs::directory_iterator(folder_)) {
-    if (is_part(entry.path()) || (finished_too && is_sequence(entry.path()))) doomed.push_back(entry.path());
+    if (is_half_written(entry.path()) || (finished_too && is_finished_part(entry.path()))) doomed.push_back(entry.path());
   }
   for (const fs::path& path : doomed) {
     if (::unlink(path.c_str()) != 0)
@@ -161,12 +181,13 @@ void Journal::clear(bool finished_too) const {
   }
 }
 
-fs::path Journal::file_of(std::int64_t sequence) const { return folder_ / fmt::format("sequence-{:06}", sequence); }
-bool Journal::finished(std::int64_t sequence) const { return fs::exists(file_of(sequence)); }
-SequenceWriter Journal::begin(std::int64_t sequence) const { return {file_of(sequence), layout_, identity_}; }
-SequenceReader Journal::open(std::int64_t sequence) const { return {file_of(sequence), layout_, identity_}; }
+fs::path RunFolder::part(std::int64_t index) const { return folder_ / fmt::format("{}{:06}", part_prefix_, index); }
+bool RunFolder::finished(std::int64_t index) const { return fs::exists(part(index)); }
+bool RunFolder::is_finished_part(const fs::path& path) const {
+  return path.filename().string().starts_with(part_prefix_) && !is_half_written(path);
+}
 
-void Journal::remove() {
+void RunFolder::remove() {
   clear(true);
   ::unlink((folder_ / "manifest").c_str());
   ::unlink((folder_ / "lock").c_str());

@@ -1,0 +1,18 @@
+#pragma once
+// Checks of numbers on the command line and in --config. CLI11's own say "not in range" to anything that is no number,
+// and let NaN through.
+
+#include <cstdint>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+namespace kvq::apps {
+
+/// A whole number from `low` to `high`: no point, no exponent, no sign of a number that wraps.
+CLI::Validator whole_number(std::int64_t low, std::uint64_t high);
+
+/// A finite number of at least `low` and at most (or, if `below`, less than) `high`. `what` names it in the message.
+CLI::Validator real_number(double low, double high, const std::string& what = "a number", bool below = false);
+
+}  // namespace kvq::apps
