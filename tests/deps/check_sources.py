@@ -9,9 +9,12 @@ import sys
 
 # DESIGN, section 4: folder -> modules whose headers its files may include directly (its own always).
 LAYOUT = "kernels/layout"
+KERNELS = {"layout": LAYOUT, "kernels_cuda": "kernels/cuda"}  # targets' names -> folders
 MAY_INCLUDE = {
     "kernels/layout": set(),
     "kernels/reference": {LAYOUT},
+    "kernels/cuda": {LAYOUT},
+    "kernels/bench": {LAYOUT, "kernels/cuda"},
     "lib/core": set(),
     "lib/config": {"core"},
     "lib/stats": {"core"},
@@ -131,7 +134,7 @@ def check_links(source):
         if not path.is_file():
             continue
         match = re.search(r"kvq_module\([^)]*?\bLINK\s+([^)]*?)(?:\b(?:PRIVATE|PUBLIC|FOLDER)\b|\))", path.read_text(), re.DOTALL)
-        linked = {LAYOUT if name == "layout" else name for name in match.group(1).split()} if match else set()
+        linked = {KERNELS.get(name, name) for name in match.group(1).split()} if match else set()
         for name in sorted(linked - allowed):
             yield f"{folder}/CMakeLists.txt: links {name}, which the table of DESIGN, section 4, does not allow"
 

@@ -1,0 +1,102 @@
+#pragma once
+// What the warps of one block of the decode kernel know of each other: its share of the work, and the barriers between
+// them. Every barrier has one completion per page (per page of a dense warp, or per use of a tail buffer), so its
+// parity follows from a count. Except for copies all 32 lanes of a warp arrive: each vouches for its own accesses.
+
+#include <kvq/kernels/cuda/decode_params.cuh>
+#include <kvq/kernels/cuda/device_ops.cuh>
+
+namespace kvq::cuda {
+
+/// The block's sequence, heads and pages.
+struct Share {
+  int sequence, first_head, heads;  ///< kv heads; the last block of a sequence may have fewer than the plan
+  int length;                       ///< tokens of the sequence
+  int first_page, end_page;
+  const std::uint32_t* block_table;
+
+  __device__ explicit Share(const DecodeParams& params)
+      : sequence(static_cast<int>(blockIdx.z)),
+        first_head(static_cast<int>(blockIdx.y) * params.plan.heads),
+        heads(min(params.plan.heads, params.page.key.kv_heads - first_head)),
+        length(params.lengths[sequence]),
+        block_table(params.block_table + sequence * params.block_table_stride) {
+    const std::int64_t pages = layout::pages(length);
+    first_page = static_cast<int>(pages * blockIdx.x / params.splits);
+    end_page = static_cast<int>(pages * (blockIdx.x + 1) / params.splits);
+  }
+  __device__ int pages() const { return end_page - first_page; }
+};
+
+enum DenseBarrier {
+  kKeysFull,  ///< two halves
+  kValuesFull = 2,
+  kCorrectionsFull = 4,
+  kCorrectionsEmpty,
+  kWeightsFull,
+  kWeightsEmpty,
+};
+enum TailBarrier { kTailFull, kTailEmpty, kStagedFull, kStagedEmpty };
+
+struct Barriers {
+  std::uint64_t* all;
+  __device__ Barriers(char* shared, const DecodePlan& plan)
+      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)) {}
+  __device__ std::uint64_t* dense(int warp, int which) const { return all + warp * kBarriersPerDenseWarp + which; }
+  __device__ std::uint64_t* tail(int buffer, int which) const {
+    return all + kMaxDenseWarps * kBarriersPerDenseWarp + buffer * kBarriersPerTail + which;
+  }
+
+  __device__ void init(const Share& share, bool key_outliers, bool value_outliers) const {
+    for (int warp = 0; warp < kMaxDenseWarps; ++warp) {
+      for (int half = 0; half < 2; ++half) {
+        barrier_init(dense(warp, kKeysFull + half), kCopyArrivals);
+        barrier_init(dense(warp, kValuesFull + half), kCopyArrivals);
+      }
+      barrier_init(dense(warp, kCorrectionsFull), 2 * 32);  // both warps for outliers of keys
+      barrier_init(dense(warp, kCorrectionsEmpty), 32);
+      barrier_init(dense(warp, kWeightsFull), 32);
+      barrier_init(dense(warp, kWeightsEmpty), 32);
+    }
+    for (int buffer = 0; buffer < kTailBuffers; ++buffer) {
+      barrier_init(tail(buffer, kTailFull), kCopyArrivals);
+      barrier_init(tail(buffer, kTailEmpty), 32 * (share.heads + (key_outliers ? 2 : 0) + (value_outliers ? 1 : 0)));
+      barrier_init(tail(buffer, kStagedFull), 32);
+      barrier_init(tail(buffer, kStagedEmpty), 2 * 32);
+    }
+    barrier_init_fence();
+  }
+};
+
+__device__ __forceinline__ float load_number(const void* numbers, std::int64_t index, int type) {
+  switch (static_cast<std::int32_t>(type)) {
+    case 0:
+      return __half2float(static_cast<const __half*>(numbers)[index]);
+    case 1:
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(numbers)[index]);
+    default:
+      return static_cast<const float*>(numbers)[index];
+  }
+}
+
+__device__ __forceinline__ void store_number(void* numbers, std::int64_t index, int type, float value) {
+  switch (static_cast<std::int32_t>(type)) {
+    case 0:
+      static_cast<__half*>(numbers)[index] = __float2half_rn(value);
+      break;
+    case 1:
+      static_cast<__nv_bfloat16*>(numbers)[index] = __float2bfloat16_rn(value);
+      break;
+    default:
+      static_cast<float*>(numbers)[index] = value;
+  }
+}
+
+/// Smallest power of two above |x|; 1 for 0. Within 2^±100, so that it and its inverse are normal.
+__device__ __forceinline__ float power_above(float x) {
+  if (x == 0.0f) return 1.0f;
+  const int exponent = min(max(ilogbf(x) + 1, -100), 100);
+  return __int_as_float((exponent + 127) << 23);
+}
+
+}  // namespace kvq::cuda

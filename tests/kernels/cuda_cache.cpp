@@ -1,0 +1,307 @@
+#include "cuda_cache.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include <kvq/core/half.h>
+#include <kvq/kernels/reference/attention_reference.h>
+
+#include "support/catch.h"
+
+namespace kvq::test {
+
+std::string no_gpu_reason() {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess) return std::string("no GPU: ") + cudaGetErrorString(error);
+  return devices == 0 ? "no GPU" : "";
+}
+
+DeviceBytes::DeviceBytes(std::size_t bytes) {
+  REQUIRE(cudaMalloc(&data_, std::max<std::size_t>(bytes, 16)) == cudaSuccess);
+  REQUIRE(cudaMemset(data_, 0xff, std::max<std::size_t>(bytes, 16)) == cudaSuccess);
+}
+
+DeviceBytes::DeviceBytes(const void* from, std::size_t bytes) : DeviceBytes(bytes) {
+  if (bytes) REQUIRE(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+DeviceBytes::~DeviceBytes() { cudaFree(data_); }
+
+void DeviceBytes::download(void* to, std::size_t bytes) const {
+  REQUIRE(cudaMemcpy(to, data_, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+}
+
+RandomCache::RandomCache(const CacheRecipe& recipe) : recipe_(recipe) {
+  std::mt19937 random(recipe.seed);
+  const auto uniform = [&random](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  const auto normal = [&random] { return std::normal_distribution<double>()(random); };
+  const int width = recipe.kv_heads * recipe.head_dim;
+  const double rate = recipe.outliers + recipe.full_token_rate;
+  layout::SideShape key, value;
+  key.kv_heads = value.kv_heads = recipe.kv_heads;
+  key.head_dim = value.head_dim = recipe.head_dim;
+  key.bits = recipe.key_bits, value.bits = recipe.value_bits;
+  key.varying_outliers = rate > 0;
+  if (rate > 0) {
+    key.outlier_capacity =
+        recipe.capacity >= 0 ? recipe.capacity : layout::outlier_page_capacity(recipe.outliers, width);
+    value.outliers_per_end = std::max(1, static_cast<int>(std::lround(recipe.outliers * width / 2)));
+  }
+  value.token_ranges = true;
+  page_ = layout::page_layout(key, value);
+  const layout::OverflowBlock block = layout::overflow_block(page_.key);
+  block_bytes_ = block.bytes;
+
+  const auto books = static_cast<std::size_t>(recipe.own_books ? recipe.kv_heads : 1);
+  const auto book = [&](int bits, std::vector<float>& decoded) {
+    for (std::size_t i = 0; i < books; ++i) {
+      std::vector<float> levels(std::size_t{1} << bits);
+      for (float& level : levels) level = static_cast<float>(uniform(-1, 1));
+      std::sort(levels.begin(), levels.end());
+      decoded.insert(decoded.end(), levels.begin(), levels.end());
+    }
+  };
+  book(recipe.key_bits, key_decoded_);
+  book(recipe.value_bits, value_decoded_);
+  const double key_unit = std::ldexp(recipe.key_size, recipe.key_exponent);
+  for (int channel = 0; channel < width; ++channel) {
+    // Channels differ in size, as those of real keys do.
+    const double size = key_unit * std::exp2(uniform(-4, 0));
+    const bool constant = uniform(0, 1) < recipe.constant_channels;
+    scale_.push_back(constant ? 0.0f : static_cast<float>(size));
+    zero_.push_back(static_cast<float>(size * normal()));
+  }
+
+  // Pages of the sequences lie in random order in one pool.
+  std::int64_t pages = 0;
+  for (const int length : recipe.lengths) {
+    pages += layout::pages(length);
+    most_pages_ = std::max(most_pages_, layout::pages(length));
+  }
+  std::vector<std::uint32_t> order(static_cast<std::size_t>(pages) + 3);
+  std::iota(order.begin(), order.end(), 0u);
+  std::shuffle(order.begin(), order.end(), random);
+  pages_.resize(order.size() * static_cast<std::size_t>(page_.bytes));
+  const auto put = [](std::uint8_t* at, auto number) { std::memcpy(at, &number, sizeof number); };
+  const auto put_channel = [&put](std::uint8_t* at, int bytes, int channel) {
+    if (bytes == 1) {
+      *at = static_cast<std::uint8_t>(channel);
+    } else {
+      put(at, static_cast<std::uint16_t>(channel));
+    }
+  };
+
+  std::size_t used = 0;
+  const int group_width = layout::outlier_group_heads(recipe.head_dim) * recipe.head_dim;
+  const int groups = layout::outlier_groups(recipe.kv_heads, recipe.head_dim);
+  for (const int length : recipe.lengths) {
+    block_table_.resize(block_table_.size() + static_cast<std::size_t>(most_pages_), 0xffffffffu);
+    std::uint32_t* table = block_table_.data() + block_table_.size() - most_pages_;
+    for (int first = 0; first < length; first += layout::kPageTokens) {
+      *table = order[used++];
+      std::uint8_t* page = pages_.data() + *table++ * page_.bytes;
+      std::vector<std::pair<std::uint16_t, int>> entries;
+      for (int token = 0; token < std::min(layout::kPageTokens, length - first); ++token) {
+        if (first + token < recipe.sinks) continue;
+        const bool full = uniform(0, 1) < recipe.full_token_rate;
+        std::vector<bool> key_exact(static_cast<std::size_t>(width)), value_exact(static_cast<std::size_t>(width));
+        for (int channel = 0; channel < width && rate > 0; ++channel) {
+          if (!full && uniform(0, 1) >= recipe.outliers) continue;
+          key_exact[static_cast<std::size_t>(channel)] = true;
+          const double x = zero_[static_cast<std::size_t>(channel)] + key_unit * uniform(-3, 3);
+          entries.emplace_back(float_to_half(static_cast<float>(std::ldexp(x, -recipe.key_exponent))),
+                               channel % group_width);
+          std::uint8_t* count = page + page_.key_parts.outlier_counts +
+                                (token * groups + channel / group_width) * layout::outlier_count_bytes(recipe.head_dim);
+          if (++*count == 0) ++count[1];
+        }
+        put(page + page_.value_parts.ranges + 4 * token, float_to_half(static_cast<float>(normal())));
+        put(page + page_.value_parts.ranges + 4 * token + 2, float_to_half(static_cast<float>(uniform(0.01, 2))));
+        if (value.entries_per_token() > 0) {
+          std::vector<int> channels(static_cast<std::size_t>(width));
+          std::iota(channels.begin(), channels.end(), 0);
+          std::shuffle(channels.begin(), channels.end(), random);
+          channels.resize(static_cast<std::size_t>(value.entries_per_token()));
+          std::sort(channels.begin(), channels.end());
+          for (std::size_t entry = 0; entry < channels.size(); ++entry) {
+            const std::int64_t at = token * value.entries_per_token() + static_cast<std::int64_t>(entry);
+            value_exact[static_cast<std::size_t>(channels[entry])] = true;
+            put(page + page_.value_parts.outlier_values + 2 * at, float_to_half(static_cast<float>(8 * normal())));
+            put_channel(page + page_.value_parts.outlier_channels + value.channel_bytes() * at, value.channel_bytes(),
+                        channels[entry]);
+          }
+        }
+        const auto put_codes = [&](const layout::SideShape& side, std::int64_t codes, const std::vector<bool>& exact) {
+          for (int channel = 0; channel < width; ++channel) {
+            if (exact[static_cast<std::size_t>(channel)]) continue;
+            const unsigned code = random() & ((1u << side.bits) - 1u);
+            for (int place = 0; place < side.bits; ++place) {
+              const int bit = token * side.bits + place;
+              page[codes + channel * side.row_bytes() + bit / 8] |=
+                  static_cast<std::uint8_t>((code >> place & 1u) << (bit % 8));
+            }
+          }
+        };
+        put_codes(page_.key, page_.key_parts.codes, key_exact);
+        put_codes(page_.value, page_.value_parts.codes, value_exact);
+      }
+      if (!key.varying_outliers) continue;
+      // What has no room in the page goes on in a chain of blocks.
+      std::uint8_t* values = page + page_.key_parts.outlier_values;
+      std::uint8_t* channels = page + page_.key_parts.outlier_channels;
+      std::int64_t room = key.outlier_capacity;
+      std::size_t link = 0;
+      bool in_page = true;
+      put(page + page_.key_parts.overflow_link, layout::kNoBlock);
+      for (const auto& [half, channel] : entries) {
+        if (room == 0) {
+          const auto number = static_cast<std::uint32_t>(overflow_blocks());
+          put(in_page ? page + page_.key_parts.overflow_link : overflow_.data() + link, number);
+          in_page = false;
+          const std::size_t at = overflow_.size();
+          overflow_.resize(at + static_cast<std::size_t>(block.bytes));
+          values = overflow_.data() + at, channels = values + block.channels;
+          link = at + static_cast<std::size_t>(block.link);
+          put(overflow_.data() + link, layout::kNoBlock);
+          room = layout::kOutlierBlockEntries;
+        }
+        put(values, half);
+        put_channel(channels, key.channel_bytes(), channel);
+        values += 2, channels += key.channel_bytes(), --room;
+      }
+    }
+  }
+
+  const std::size_t exact = recipe.lengths.size() * static_cast<std::size_t>(recipe.sinks * width);
+  for (std::size_t i = 0; i < exact; ++i) {
+    sink_keys_.push_back(float_to_half(static_cast<float>(recipe.key_size * normal())));
+    sink_values_.push_back(float_to_half(static_cast<float>(normal())));
+  }
+  for (std::size_t i = 0; i < recipe.lengths.size() * static_cast<std::size_t>(recipe.heads * recipe.head_dim); ++i) {
+    query_.push_back(recipe.query_size / key_unit * normal());
+  }
+}
+
+std::vector<double> RandomCache::inverse_frequencies() const {
+  std::vector<double> result;
+  for (int pair = 0; pair < recipe_.head_dim / 2; ++pair) {
+    result.push_back(std::pow(recipe_.theta, -2.0 * pair / recipe_.head_dim));
+  }
+  return result;
+}
+
+reference::Side RandomCache::side(bool key) const {
+  reference::Side side;
+  side.shape = key ? page_.key : page_.value;
+  side.parts = key ? page_.key_parts : page_.value_parts;
+  side.exponent = key ? recipe_.key_exponent : recipe_.value_exponent;
+  if (key) side.zero.assign(zero_.begin(), zero_.end()), side.scale.assign(scale_.begin(), scale_.end());
+  const std::vector<float>& decoded = key ? key_decoded_ : value_decoded_;
+  side.decoded.assign(decoded.begin(), decoded.end());
+  return side;
+}
+
+std::vector<double> RandomCache::expected() const {
+  const reference::Heads shape{recipe_.heads, recipe_.kv_heads, recipe_.head_dim};
+  reference::Rope rope;
+  rope.inverse_frequencies = inverse_frequencies();
+  const auto row = static_cast<std::size_t>(recipe_.heads * recipe_.head_dim);
+  const auto exact = static_cast<std::size_t>(recipe_.sinks * page_.key.width());
+  const reference::OverflowBlocks blocks = [this](std::uint32_t number) {
+    return overflow_.data() + number * static_cast<std::size_t>(block_bytes_);
+  };
+  std::vector<double> result;
+  for (std::size_t sequence = 0; sequence < recipe_.lengths.size(); ++sequence) {
+    const int length = recipe_.lengths[sequence];
+    if (length == 0) {
+      result.resize(result.size() + row, 0.0);
+      continue;
+    }
+    std::vector<const std::uint8_t*> pages;
+    for (std::int64_t page = 0; page < layout::pages(length); ++page) {
+      pages.push_back(pages_.data() +
+                      block_table_[sequence * static_cast<std::size_t>(most_pages_) + static_cast<std::size_t>(page)] *
+                          page_.bytes);
+    }
+    const auto decode = [&](bool key, const std::vector<std::uint16_t>& sinks) {
+      return reference::decode_pages(pages, side(key), length, std::span(sinks).subspan(sequence * exact, exact),
+                                     blocks);
+    };
+    const std::vector<double> output =
+        reference::decode_attention(shape, std::span(query_).subspan(sequence * row, row), decode(true, sink_keys_),
+                                    decode(false, sink_values_), rope);
+    result.insert(result.end(), output.begin(), output.end());
+  }
+  return result;
+}
+
+std::vector<float> RandomCache::attend() const {
+  std::vector<float> query;
+  const auto head_dim = static_cast<std::size_t>(recipe_.head_dim);
+  reference::Rope rope;
+  rope.inverse_frequencies = inverse_frequencies();
+  for (std::size_t row = 0; row * head_dim < query_.size(); ++row) {
+    std::vector<double> x(query_.begin() + static_cast<std::ptrdiff_t>(row * head_dim),
+                          query_.begin() + static_cast<std::ptrdiff_t>((row + 1) * head_dim));
+    const int length = recipe_.lengths[row / static_cast<std::size_t>(recipe_.heads)];
+    reference::rotate(x, rope, length - 1);
+    for (const double number : x) query.push_back(static_cast<float>(number));
+  }
+  const std::vector<std::int32_t> host_lengths(recipe_.lengths.begin(), recipe_.lengths.end());
+  const DeviceBytes pages = upload(pages_), overflow = upload(overflow_), table = upload(block_table_),
+                    lengths = upload(host_lengths), sink_keys = upload(sink_keys_), sink_values = upload(sink_values_),
+                    zero = upload(zero_), scale = upload(scale_), key_decoded = upload(key_decoded_),
+                    value_decoded = upload(value_decoded_), queries = upload(query), output(query.size() * 4);
+  cuda::DecodeAttention arguments;
+  cuda::PackedLayer& layer = arguments.cache;
+  layer.page = page_;
+  layer.pages = pages.as<std::uint8_t>();
+  layer.block_table = table.as<std::uint32_t>();
+  layer.block_table_stride = most_pages_;
+  layer.lengths = lengths.as<std::int32_t>();
+  layer.key_overflow = overflow.as<std::uint8_t>();
+  layer.sinks = recipe_.sinks;
+  layer.sink_keys = sink_keys.as<std::uint16_t>();
+  layer.sink_values = sink_values.as<std::uint16_t>();
+  const int books = recipe_.own_books ? recipe_.kv_heads : 1;
+  layer.key = {zero.as<float>(), scale.as<float>(), key_decoded.as<float>(), books, recipe_.key_exponent};
+  layer.value = {nullptr, nullptr, value_decoded.as<float>(), books, recipe_.value_exponent};
+  arguments.batch = static_cast<int>(recipe_.lengths.size());
+  arguments.heads = recipe_.heads;
+  arguments.max_length = *std::max_element(recipe_.lengths.begin(), recipe_.lengths.end());
+  arguments.query = queries.data(), arguments.output = output.data();
+  arguments.query_type = arguments.output_type = cuda::Number::Float;
+  arguments.softmax_scale = static_cast<float>(1.0 / std::sqrt(recipe_.head_dim));
+  arguments.splits = recipe_.splits;
+  const std::vector<double> frequencies = rope.inverse_frequencies;
+  const DeviceBytes rope_memory(cuda::rope_table_bytes(recipe_.head_dim, arguments.max_length));
+  REQUIRE(cuda::build_rope_tables(frequencies.data(), recipe_.head_dim, arguments.max_length, rope_memory.data(),
+                                  arguments.rope, nullptr) == cuda::Status::Ok);
+  const DeviceBytes workspace(cuda::decode_workspace_bytes(arguments));
+  arguments.workspace = workspace.data();
+  arguments.workspace_bytes = cuda::decode_workspace_bytes(arguments);
+  REQUIRE(cuda::decode_attention(arguments, nullptr) == cuda::Status::Ok);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  std::vector<float> result(query.size());
+  output.download(result.data(), result.size() * 4);
+  return result;
+}
+
+double relative_error(std::span<const float> x, std::span<const double> y) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    difference += (x[i] - y[i]) * (x[i] - y[i]);
+    size += y[i] * y[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
+}  // namespace kvq::test
