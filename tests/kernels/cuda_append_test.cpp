@@ -258,7 +258,7 @@ void compare(const Setup& setup, const Written& written) {
 
 bool skipped() {
   const std::string reason = no_gpu_reason();
-  if (!reason.empty()) WARN("skipped: " << reason);
+  if (!reason.empty()) WARN("kvq test skipped: " << reason);
   return !reason.empty();
 }
 

@@ -30,7 +30,7 @@ double worst_error(const CacheRecipe& recipe) {
 /// Says why on a machine without a GPU; there nothing is checked.
 bool skipped() {
   const std::string reason = no_gpu_reason();
-  if (!reason.empty()) WARN("skipped: " << reason);
+  if (!reason.empty()) WARN("kvq test skipped: " << reason);
   return !reason.empty();
 }
 
