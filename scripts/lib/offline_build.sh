@@ -58,7 +58,8 @@ settings+=(
   "-DHDF5_INCLUDE=$system/usr/include/hdf5/serial" "-DHDF5_LIBRARY=$libraries/libhdf5_serial.so"
   "-DOPENSSL_ROOT_DIR=$system/usr" "-DOPENSSL_CRYPTO_LIBRARY=$libraries/libcrypto.so" "-DOPENSSL_INCLUDE_DIR=$system/usr/include"
   "-DZLIB_LIBRARY=$libraries/libz.so" "-DZLIB_INCLUDE_DIR=$system/usr/include"
-  "-DKVQ_SYSTEM_LIBRARIES=$system/usr"
+  "-DPCRE2_INCLUDE=$system/usr/include" "-DPCRE2_LIBRARY=$libraries/libpcre2-8.so"
+  "-DUTF8PROC_INCLUDE=$system/usr/include" "-DUTF8PROC_LIBRARY=$libraries/libutf8proc.so"
 )
 cmake -S "$here/source" -B "$here/out" -G Ninja "${settings[@]}"
 "$here/run" cmake --build "$here/out"
