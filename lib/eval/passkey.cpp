@@ -17,7 +17,7 @@ namespace kvq {
 
 namespace {
 
-// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300), as laid down in docs/results.md.
+// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300).
 constexpr const char* kTask =
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about "
     "the important information there.";

@@ -25,7 +25,7 @@ std::string digits(double value) { return value == 0 ? "0" : fmt::format("{:#.4g
 /// Hundredths; below one, three significant digits, since a short window of a small model must not read as nothing.
 std::string megabytes(std::int64_t bytes) {
   const double value = static_cast<double>(bytes) * 1e-6;
-  return value < 0.995 ? fmt::format("{:#.3g}", value) : fmt::format("{:.2f}", value);
+  return value < 1 ? fmt::format("{:#.3g}", value) : fmt::format("{:.2f}", value);
 }
 
 const VariantResult* least_damage(const PerplexityReport& report) {
