@@ -48,17 +48,18 @@ void print_plan(const PasskeyOptions& passkey, const PasskeyCommandOptions& opti
                                          {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
-    print_result(fmt::format("prompts   {} for each cache, up to {}\ncaches    {}, the unquantized one included\n"
-                             "memory    about {}\ntime      about {}\n",
-                             plan.prompts,
-                             plural(*std::max_element(passkey.lengths.begin(), passkey.lengths.end()), "token"), caches,
-                             human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+    print_result(
+        fmt::format("prompts   {} for each cache, up to {}\ncaches    {}, the unquantized one included\n"
+                    "memory    about {}\ntime      about {}\n",
+                    plan.prompts, plural(*std::max_element(passkey.lengths.begin(), passkey.lengths.end()), "token"),
+                    caches, human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
   }
 }
 
 void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
   std::unique_ptr<ReportFolder> folder;
-  if (!options.output.empty() && !tool.common().dry_run) folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
+  if (!options.output.empty() && !tool.common().dry_run)
+    folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   const Inputs inputs = load_inputs(options.inputs, context);
   const PasskeyOptions passkey{options.lengths, spread_depths(options.depths), options.trials, options.prompt == "chat",
                                options.seed};

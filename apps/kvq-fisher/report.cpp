@@ -47,7 +47,8 @@ std::string plan_as_text(std::int64_t tokens, const ModelConfig& config, const C
   const KvShape& shape = config.kv;
   std::string text = fmt::format("text      {}\n", plural(tokens, "token"));
   text += fmt::format("sample    {} of {}\n", plural(plan.sequences, "sequence"), plural(plan.seqlen, "token"));
-  text += fmt::format("cache     {}, {} of {}\n", plural(shape.layers, "layer"), plural(shape.kv_heads, "kv head"), shape.head_dim);
+  text += fmt::format("cache     {}, {} of {}\n", plural(shape.layers, "layer"), plural(shape.kv_heads, "kv head"),
+                      shape.head_dim);
   text += fmt::format("file      {} before compression\n", human_bytes(static_cast<double>(plan.file_bytes)));
   text += fmt::format("journal   {} while it runs\n", human_bytes(static_cast<double>(plan.journal_bytes)));
   text += fmt::format("memory    about {}\n", human_bytes(static_cast<double>(plan.peak_memory_bytes)));
@@ -75,8 +76,9 @@ std::string result_as_json(const FisherArguments& arguments, const CollectResult
 
 std::string result_as_text(const FisherArguments& arguments, const CollectResult& result) {
   const double seconds = total_seconds(result), loss = mean(result.loss);
-  std::string text = fmt::format("{}: {} of {}, {}\n", arguments.output.string(), plural(result.loss.size(), "sequence"),
-                                 plural(arguments.seqlen, "token"), human_bytes(static_cast<double>(result.file_bytes)));
+  std::string text =
+      fmt::format("{}: {} of {}, {}\n", arguments.output.string(), plural(result.loss.size(), "sequence"),
+                  plural(arguments.seqlen, "token"), human_bytes(static_cast<double>(result.file_bytes)));
   text += fmt::format("mean loss {:.4f} nats (perplexity {:.2f})\n", loss, std::exp(loss));
   if (seconds > 0) {
     text += fmt::format("{}, {:.0f} tokens/s; gradients {:.0f} %, statistics and journal {:.0f} %, file {:.0f} %",

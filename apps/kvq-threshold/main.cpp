@@ -30,8 +30,8 @@ void print_plan(const CalibrationHeader& header, const ThresholdOptions& options
   } else {
     apps::print_result(fmt::format(
         "{} of {}, {}: {} of thresholds, about {} in memory, {} on disk", plural(shape.layers, "layer"),
-        plural(shape.width(), "channel"), plural(header.total_tokens(), "token"), plural(sets, "set"), apps::human_bytes(static_cast<double>(memory_bytes)),
-        apps::human_bytes(static_cast<double>(file_bytes))));
+        plural(shape.width(), "channel"), plural(header.total_tokens(), "token"), plural(sets, "set"),
+        apps::human_bytes(static_cast<double>(memory_bytes)), apps::human_bytes(static_cast<double>(file_bytes))));
   }
 }
 

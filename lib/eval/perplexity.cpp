@@ -115,8 +115,8 @@ std::string describe(const RopeParams& rope) {
   std::string text = fmt::format("{}, theta {}, {}", rope.kind, rope.theta, plural(rope.rotary_dim, "channel"));
   if (rope.kind != "default") text += fmt::format(", factor {}", rope.factor);
   if (rope.kind == "llama3") {
-    text += fmt::format(", frequency factors {} and {}, original context {}", rope.low_freq_factor, rope.high_freq_factor,
-                        rope.original_context);
+    text += fmt::format(", frequency factors {} and {}, original context {}", rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_context);
   }
   return text;
 }
@@ -159,10 +159,12 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     }
   }
   report.resumed = report.windows - static_cast<std::int64_t>(missing.size());
-  if (report.resumed > 0) context.log.info(fmt::format("finished before: {} of {}", report.resumed, plural(report.windows, "window")));
+  if (report.resumed > 0)
+    context.log.info(fmt::format("finished before: {} of {}", report.resumed, plural(report.windows, "window")));
 
-  context.progress.begin(fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
-                         steps_per_window * static_cast<std::int64_t>(missing.size()));
+  context.progress.begin(
+      fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
+      steps_per_window * static_cast<std::int64_t>(missing.size()));
   for (const std::int64_t window : missing) {
     records[window] = run_window(model, windows[window], variants, context);
     if (journal) journal->store(window, records[window]);

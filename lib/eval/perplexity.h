@@ -48,8 +48,8 @@ struct PerplexityReport {
   double seconds = 0;
 };
 
-/// Throws Mismatch, beginning with `name`, for a quantizer of another shape or another rotary embedding than the model's:
-/// a cache rotates keys as its quantizer says.
+/// Throws Mismatch, beginning with `name`, for a quantizer of another shape or another rotary embedding than the
+/// model's: a cache rotates keys as its quantizer says.
 void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name);
 
 /// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer,

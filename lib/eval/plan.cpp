@@ -46,8 +46,8 @@ PerplexityPlan plan_perplexity(const ModelConfig& config, Dtype dtype, std::int6
   PerplexityPlan plan;
   plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype) + caches * cache_bytes(config, dtype, seqlen) +
                            layer_bytes(config, dtype, seqlen) + logits;
-  plan.seconds = kOverhead * static_cast<double>(windows * caches) * forward_operations(config, config.parameters, seqlen) /
-                 measured_flops(dtype);
+  plan.seconds = kOverhead * static_cast<double>(windows * caches) *
+                 forward_operations(config, config.parameters, seqlen) / measured_flops(dtype);
   return plan;
 }
 

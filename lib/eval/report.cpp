@@ -118,9 +118,10 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
   }
   if (const VariantResult* closest = least_damage(report)) {
     if (closest->kl_mean <= max_kl) {
-      return fmt::format("Recommendation: none of these within a mean KL of {:g} nats is smaller than fp16 at {}; {} takes "
-                         "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
-                         max_kl, plural(report.seqlen, "token"), closest->name, closest->bits_counted, closest->bits_counted_32k);
+      return fmt::format(
+          "Recommendation: none of these within a mean KL of {:g} nats is smaller than fp16 at {}; {} takes "
+          "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
+          max_kl, plural(report.seqlen, "token"), closest->name, closest->bits_counted, closest->bits_counted_32k);
     }
     return fmt::format("Recommendation: none of these stays within a mean KL of {:g} nats; {} comes closest with {} at {:.2f} "
                        "bits per value. Try more bits, or raise --max-kl.",

@@ -258,9 +258,9 @@ TEST_CASE("Values that make no sense are refused with dataset and position") {
   CHECK_THAT(changed(quantizer, "/layers/02/value/centroids", 1, -3.0f),
              ContainsSubstring("not sorted") && ContainsSubstring("[0, 1]"));
   CHECK_THAT(changed(quantizer, "/layers/02/value/decoded", 1, kNaN), ContainsSubstring("decoded"));
-  CHECK_THAT(changed(quantizer, "/layers/02/key/decoded", 1, 0.125f),
-             ContainsSubstring("/layers/02/key/decoded") && ContainsSubstring("0.125 at [0, 1]") &&
-                 ContainsSubstring("Q-Norm only"));
+  CHECK_THAT(changed(quantizer, "/layers/02/key/decoded", 1, 0.125f), ContainsSubstring("/layers/02/key/decoded") &&
+                                                                          ContainsSubstring("0.125 at [0, 1]") &&
+                                                                          ContainsSubstring("Q-Norm only"));
   const Kind with_qnorm = {"quantizer",
                            [](const auto& path) { write_quantizer(path, sample_quantizer("nuq2:qnorm"), true); },
                            read_whole_quantizer};

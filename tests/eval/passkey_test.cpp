@@ -127,7 +127,8 @@ TEST_CASE("The plan of a retrieval counts every prompt and the caches side by si
   const PasskeyPlan plan = plan_passkey(model.config(), Dtype::Fp32, options, 3);
   CHECK(plan.prompts == 24);
   CHECK(plan.seconds > 0);
-  // One more cache: keys and values of two layers of eight channels, and 16 channels of residual stream, at the longest.
+  // One more cache: keys and values of two layers of eight channels, and 16 channels of residual stream, at the
+  // longest.
   CHECK(plan_passkey(model.config(), Dtype::Fp32, options, 4).peak_memory_bytes - plan.peak_memory_bytes ==
         1000 * (2 * 2 * 8 + 16) * 4);
   options.lengths = {1000};

@@ -239,7 +239,8 @@ TEST_CASE("A quantizer of another rotary embedding is refused with both") {
   RopeParams other = model.config().rope;
   other.theta = 12345.0;
   try {
-    evaluate_perplexity(model, random_windows(1, 10, 24), {per_token(model.config().kv, other, kInt4)}, nullptr, quiet_context());
+    evaluate_perplexity(model, random_windows(1, 10, 24), {per_token(model.config().kv, other, kInt4)}, nullptr,
+                        quiet_context());
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Mismatch);

@@ -106,7 +106,8 @@ TEST_CASE("One window is singular") {
   PerplexityReport report = example();
   report.windows = 1;
   report.seqlen = 2;
-  CHECK_THAT(perplexity_markdown(kSubject, report, 0.1), ContainsSubstring("\n1 window of 2 tokens, 1 predicted token each.\n"));
+  CHECK_THAT(perplexity_markdown(kSubject, report, 0.1),
+             ContainsSubstring("\n1 window of 2 tokens, 1 predicted token each.\n"));
 }
 
 TEST_CASE("File names of any bytes do not spoil a report") {
