@@ -53,6 +53,17 @@ void read_codebooks(const h5::Group& group, const KvShape& shape, SideQuantizer&
                                              schema::position(wanted, index), centroids[index - 1]));
     }
   }
+  // Q-Norm stretches and shifts the centroids and nothing else moves them.
+  for (std::size_t index = 0; index < decoded.size(); ++index) {
+    if (!side.recipe.qnorm && decoded[index] != centroids[index]) {
+      group.damaged("decoded", fmt::format("is {} at {}, where 'centroids' has {}; they differ with Q-Norm only",
+                                           decoded[index], schema::position(wanted, index), centroids[index]));
+    }
+    if (index % levels != 0 && decoded[index] < decoded[index - 1]) {
+      group.damaged("decoded", fmt::format("is not sorted: {} at {} follows {}", decoded[index],
+                                           schema::position(wanted, index), decoded[index - 1]));
+    }
+  }
   for (std::size_t begin = 0; begin < centroids.size(); begin += levels) {
     Codebook codebook;
     codebook.centroids.assign(centroids.begin() + static_cast<std::ptrdiff_t>(begin),

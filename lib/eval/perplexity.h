@@ -48,7 +48,12 @@ struct PerplexityReport {
   double seconds = 0;
 };
 
-/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer, tensor, position) and Mismatch (quantizer of another shape).
+/// Throws Mismatch, beginning with `name`, for a quantizer of another shape or another rotary embedding than the
+/// model's: a cache rotates keys as its quantizer says.
+void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name);
+
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer,
+/// tensor, position) and what check_belongs throws.
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
                                      RunContext& context);
