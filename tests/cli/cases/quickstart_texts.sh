@@ -23,7 +23,7 @@ bad "are the same" --text good.txt --eval-text good.txt
 
 # What is fine passes, also where a JSONL record is shorter than a window: its template may add tokens.
 accepted() { runs bash -euo pipefail -c 'program=test; . "$SOURCE/scripts/lib/common.sh"; . "$SOURCE/scripts/lib/own_text.sh"; check_own_texts "$@"' - "$@"; }
-printf '{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n' >lines.jsonl
+for letter in a b c d e f g h i j; do echo "{\"text\": \"$letter\"}"; done >lines.jsonl
 some_text 500 2 >other.txt
 accepted good.txt "" 2 64
 accepted "one line.txt" other.txt 2 64
