@@ -72,6 +72,6 @@ refused --trials "${passkey[@]}" --trials 0
 refused fp32 "${fisher[@]}" --dtype fp16
 refused window "${fisher[@]}" --bos maybe
 refused layer "${fisher[@]}" --recompute never
-refused packed "${perplexity[@]}" --cache cuda
+refused packed "${perplexity[@]}" --cache gpu
 refused fp32 "${perplexity[@]}" --dtype int8
 refused chat "${passkey[@]}" --prompt xml
