@@ -13,6 +13,7 @@
 #include <kvq/cache/cuda_plugin.h>
 #include <kvq/cache/packed_pool.h>
 #include <kvq/core/error.h>
+#include <kvq/core/half.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -45,7 +46,7 @@ void check_device() {
 }
 
 const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
-  const PackedPool refuses_what_is_no_cache(quantizer);
+  check_packable(*quantizer);
   const Recipe& recipe = quantizer->recipe;
   if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token) {
     fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the kernels know keys with a range per channel and "
@@ -84,17 +85,12 @@ void check(cuda::Status status, const KvShape& shape, const char* what) {
   }
 }
 
-std::int64_t overflow_block_bytes(const Quantizer& quantizer) {
-  layout::SideShape side;
-  side.kv_heads = quantizer.shape.kv_heads, side.head_dim = quantizer.shape.head_dim;
-  side.varying_outliers = true;
-  return layout::overflow_block(side).bytes;
-}
-
 }  // namespace
 
 CudaCache::CudaCache(std::shared_ptr<const Quantizer> quantizer)
-    : quantizer_(std::move(quantizer)), overflow_(overflow_block_bytes(checked(quantizer_))), rope_(quantizer_->rope) {
+    : quantizer_(std::move(quantizer)),
+      overflow_(overflow_block_bytes(checked(quantizer_).shape)),
+      rope_(quantizer_->rope) {
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) layers_.emplace_back(layer, quantizer_->recipe.sinks);
   report_.reserve(1);
@@ -157,10 +153,9 @@ void CudaCache::refuse_what_did_not_fit(int index, std::int64_t first_token, con
     const auto larger = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
     channel = static_cast<int>(std::max_element(row.begin(), row.end(), larger) - row.begin());
   }
-  constexpr float kLargestHalf = 65504.0f;
   fail_overflow(index, side, first_token, quantizer.head_dim,
                 ExactOverflow(token, channel, row[static_cast<std::size_t>(channel)],
-                              kLargestHalf * power_of_two(quantizer.exponent)));
+                              kHalfMax * power_of_two(quantizer.exponent)));
 }
 
 void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor& query, const at::Tensor& result) {

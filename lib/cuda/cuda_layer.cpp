@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/side_shape.h>
 
@@ -12,9 +13,9 @@ CudaLayer::SideMemory::SideMemory(const SideQuantizer& side, int sink_tokens)
     : books(static_cast<std::int32_t>(side.codebooks.size())), exponent(side.exponent) {
   if (!side.lower.empty()) {
     std::vector<float> zeros(side.lower.size()), scales(side.lower.size());
-    for (std::size_t channel = 0; channel < zeros.size(); ++channel) {  // in the order that lib/quant/encoder.h fixes
-      zeros[channel] = 0.5f * side.lower[channel] + 0.5f * side.upper[channel];
-      scales[channel] = 0.5f * side.upper[channel] - 0.5f * side.lower[channel];
+    for (std::size_t channel = 0; channel < zeros.size(); ++channel) {
+      const ChannelAffine affine = channel_affine(side.lower[channel], side.upper[channel]);
+      zeros[channel] = affine.zero, scales[channel] = affine.scale;
     }
     zero.upload(zeros), scale.upload(scales), lower.upload(side.lower), upper.upload(side.upper);
   }

@@ -9,6 +9,7 @@
 
 #include <kvq/core/half.h>
 #include <kvq/core/parallel.h>
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/scaled_half.h>
 #include <kvq/quant/token_outliers.h>
 #include <kvq/stats/quantile.h>
@@ -144,8 +145,8 @@ void SideEncoder::Tables::set_range(std::span<const float> new_lower, std::span<
   upper.assign(new_upper.begin(), new_upper.end());
   zero.clear(), scale.clear(), inverse.clear();
   for (std::size_t channel = 0; channel < lower.size(); ++channel) {
-    zero.push_back(0.5f * lower[channel] + 0.5f * upper[channel]);
-    scale.push_back(0.5f * upper[channel] - 0.5f * lower[channel]);
+    const ChannelAffine affine = channel_affine(lower[channel], upper[channel]);
+    zero.push_back(affine.zero), scale.push_back(affine.scale);
     inverse.push_back(inverse_of(scale.back()));
   }
 }

@@ -2,8 +2,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ops/cat.h>
-
 #include "cache/packed_support.h"
 #include "kernels/cuda_cache.h"
 #include "support/catch.h"
@@ -19,20 +17,6 @@ using namespace kvq::test;
 namespace {
 
 constexpr KvShape kShape = {2, 8, 2, 64};
-
-at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>& window,
-               const std::vector<std::int64_t>& parts) {
-  std::vector<at::Tensor> results;
-  std::int64_t first = 0;
-  for (const std::int64_t count : parts) {
-    for (const AttentionInput& layer : window) {
-      const at::Tensor result = cache.attend(part_of(layer, first, count));
-      if (&layer == &window.back()) results.push_back(result);
-    }
-    first += count;
-  }
-  return at::cat(results, 0);
-}
 
 /// Pages of PackedCache and of CudaCache, but for the numbers of overflow blocks: which one is taken first may differ.
 std::int64_t different_bytes(const PackedCache& packed, const CudaCache& cuda, int layer) {

@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ops/cat.h>
-
 #include "cache/packed_support.h"
 #include "support/catch.h"
 
@@ -18,21 +16,6 @@ using namespace kvq::test;
 namespace {
 
 constexpr std::int64_t kTokens = 150;
-
-/// Appends a window in parts of the given sizes, all layers in turn; the results of the last layer.
-at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>& window,
-               const std::vector<std::int64_t>& parts) {
-  std::vector<at::Tensor> results;
-  std::int64_t first = 0;
-  for (const std::int64_t count : parts) {
-    for (const AttentionInput& layer : window) {
-      const at::Tensor result = cache.attend(part_of(layer, first, count));
-      if (&layer == &window.back()) results.push_back(result);
-    }
-    first += count;
-  }
-  return at::cat(results, 0);
-}
 
 std::vector<AttentionInput> random_window(const KvShape& shape, std::int64_t tokens, std::uint64_t seed) {
   Rng rng(seed);

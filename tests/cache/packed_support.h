@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <kvq/cache/packed_sequence.h>
@@ -162,6 +163,21 @@ inline const std::vector<std::string>& many_recipes() {
                                                    "int3-2%:value=channel,sink=2",
                                                    "int2-40%"};
   return recipes;
+}
+
+/// Appends a window in parts of the given sizes, all layers in turn; the results of the last layer.
+inline at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>& window,
+                      const std::vector<std::int64_t>& parts) {
+  std::vector<at::Tensor> results;
+  std::int64_t first = 0;
+  for (const std::int64_t count : parts) {
+    for (const AttentionInput& layer : window) {
+      const at::Tensor result = cache.attend(part_of(layer, first, count));
+      if (&layer == &window.back()) results.push_back(result);
+    }
+    first += count;
+  }
+  return at::cat(results, 0);
 }
 
 }  // namespace kvq::test
