@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
 #include <kvq/text/corpus.h>
@@ -64,7 +65,8 @@ void check_output(const std::string& option, const fs::path& output, const std::
     std::error_code error;
     bool same = same_file(output, input.path);
     if (!same && fs::is_directory(input.path, error)) {
-      for (fs::directory_iterator entry(input.path, error), end; !error && entry != end && !same; entry.increment(error)) {
+      for (fs::directory_iterator entry(input.path, error), end; !error && entry != end && !same;
+           entry.increment(error)) {
         same = same_file(output, entry->path());
       }
     }

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace kvq::apps {
 
 namespace {
 
-// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of its own; those that
-// were fitted beside it do not concern it.
-const std::set<std::string> kNotStored = {"help",    "version", "config",   "output",  "force",  "json",   "dry-run",
-                                          "quiet",   "verbose", "log-file", "threads", "recipe", "explain",
-                                          "recompute"};
+// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of
+// its own; those that were fitted beside it do not concern it.
+const std::set<std::string> kNotStored = {"help",  "version", "config",   "output",  "force",  "json",    "dry-run",
+                                          "quiet", "verbose", "log-file", "threads", "recipe", "explain", "recompute"};
 
 /// A JSON string literal is a valid TOML basic string.
 std::string quoted(const std::string& text) {

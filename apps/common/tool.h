@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 #include <kvq/core/log.h>
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/core/error.h>
@@ -12,8 +13,13 @@ namespace kvq::apps {
 
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
-  command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")->expected(1)->take_all();
-  command.add_option("--cache", options.cache, "how quantized caches are run: simulated, or the bits themselves: packed (on the CPU), cuda (on a GPU)")
+  command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option(
+          "--cache", options.cache,
+          "how quantized caches are run: simulated, or the bits themselves: packed (on the CPU), cuda (on a GPU)")
       ->check(CLI::IsMember(cache_kind_names()))
       ->capture_default_str();
 }
@@ -32,12 +38,14 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     QuantizerFile& file = files[index];
     const std::string path = options.quantizers[index].string();
     if (file.provenance.model_sha256 != inputs.model->sha256()) {
-      fail(ErrorKind::Mismatch, fmt::format("--quantizer {}: was made from another model (sha256 {:.12}…), {} is {:.12}…", path,
-                                            file.provenance.model_sha256, options.model.string(), inputs.model->sha256()));
+      fail(ErrorKind::Mismatch,
+           fmt::format("--quantizer {}: was made from another model (sha256 {:.12}…), {} is {:.12}…", path,
+                       file.provenance.model_sha256, options.model.string(), inputs.model->sha256()));
     }
     if (file.provenance.tokenizer_sha256 != inputs.tokenizer->sha256) {
-      fail(ErrorKind::Mismatch, fmt::format("--quantizer {}: was calibrated with another tokenizer (sha256 {:.12}…), that of {} is {:.12}…",
-                                            path, file.provenance.tokenizer_sha256, options.model.string(), inputs.tokenizer->sha256));
+      fail(ErrorKind::Mismatch,
+           fmt::format("--quantizer {}: was calibrated with another tokenizer (sha256 {:.12}…), that of {} is {:.12}…",
+                       path, file.provenance.tokenizer_sha256, options.model.string(), inputs.tokenizer->sha256));
     }
     check_belongs(file.quantizer, inputs.model->config(), "--quantizer " + path);
     std::string name = short_form(file.quantizer.recipe);

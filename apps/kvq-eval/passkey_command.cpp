@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/numbers.h"

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/numbers.h"
@@ -36,31 +37,33 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
   for (std::size_t index = 0; index < inputs.quantizers.size(); ++index) {
     const double share = overlap(text, inputs.fingerprints[index]);
     if (share <= 0.01) continue;
-    log.warning(fmt::format("{:.0f} % of the evaluated text stands in the calibration text of '{}': its result is too good",
-                            100 * share, inputs.quantizers[index].name));
+    log.warning(
+        fmt::format("{:.0f} % of the evaluated text stands in the calibration text of '{}': its result is too good",
+                    100 * share, inputs.quantizers[index].name));
   }
 }
 
 /// Settings hold file names only, so what the files hold is named as well.
-RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream,
-                         int threads) {
+RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs,
+                         const TokenStream& stream, int threads) {
   RunIdentity identity;
   identity.entries = {{"kvq", KVQ_VERSION}, {"model", inputs.model->sha256()}, {"text", stream.text_sha256}};
   for (std::size_t index = 0; index < options.inputs.quantizers.size(); ++index) {
-    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.inputs.quantizers[index]));
+    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1),
+                                  sha256_of_file(options.inputs.quantizers[index]));
   }
   identity.add_settings(tool.resolved_config());
   // Neither changes a window that is finished.
-  std::erase_if(identity.entries, [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
+  std::erase_if(identity.entries,
+                [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
   identity.entries.emplace_back("threads", fmt::format("{}", threads));
   return identity;
 }
 
 void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
-  const PerplexityPlan plan =
-      plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
-                      static_cast<std::int64_t>(windows.size()), caches);
+  const PerplexityPlan plan = plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
+                                              static_cast<std::int64_t>(windows.size()), caches);
   if (json) {
     print_result(nlohmann::ordered_json({{"windows", windows.size()},
                                          {"seqlen", options.seqlen},
@@ -86,8 +89,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   }
   const Inputs inputs = load_inputs(options.inputs, context);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
-  const std::vector<Window> windows = sequential_windows(streams, options.seqlen, inputs.prepend_bos,
-                                                         inputs.bos(), options.max_windows);
+  const std::vector<Window> windows =
+      sequential_windows(streams, options.seqlen, inputs.prepend_bos, inputs.bos(), options.max_windows);
   const auto tokens = static_cast<std::int64_t>(streams[0].ids.size());
   const std::int64_t text_per_window = options.seqlen - (inputs.prepend_bos ? 1 : 0);
   const std::int64_t used = static_cast<std::int64_t>(windows.size()) * text_per_window;
@@ -100,10 +103,11 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
 
   std::unique_ptr<WindowJournal> journal;
   if (folder) {
-    journal = std::make_unique<WindowJournal>(folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads),
-                                              tool.common().force);
+    journal = std::make_unique<WindowJournal>(
+        folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads), tool.common().force);
   }
-  const PerplexityReport report = evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
+  const PerplexityReport report =
+      evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
   const ReportSubject subject{options.inputs.model.filename().string(), argument.path.filename().string(), tokens,
                               tool.resolved_config()};
   const std::string json = perplexity_json(subject, report);
@@ -122,7 +126,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
 
 Command perplexity_command(Tool& tool) {
   auto options = std::make_shared<PerplexityOptions>();
-  CLI::App* command = tool.app().add_subcommand("perplexity", "Perplexity, KL divergence and top-1 agreement, side by side");
+  CLI::App* command =
+      tool.app().add_subcommand("perplexity", "Perplexity, KL divergence and top-1 agreement, side by side");
   add_input_options(*command, options->inputs);
   command->add_option("--text", options->text, "text to judge on: UTF-8, plain or JSONL")->required();
   command->add_option("--seqlen", options->seqlen, "tokens per window")
@@ -135,7 +140,8 @@ Command perplexity_command(Tool& tool) {
                    "recommend the cheapest cache whose mean KL divergence is at most this, in nats")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "folder for report.json and report.md; an interrupted run resumes there");
+  command->add_option("-o,--output", options->output,
+                      "folder for report.json and report.md; an interrupted run resumes there");
   tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }

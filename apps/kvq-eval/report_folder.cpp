@@ -17,7 +17,8 @@ ReportFolder::ReportFolder(fs::path folder, bool force) : folder_(std::move(fold
   }
   if (!fs::is_directory(folder_, error)) {
     made_ = fs::create_directory(folder_, error);
-    if (!made_) fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
+    if (!made_)
+      fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
   }
   for (const char* name : {"report.json", "report.md"}) AtomicFile(folder_ / name, force_);
 }

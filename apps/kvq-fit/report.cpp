@@ -21,7 +21,8 @@ std::string counted_text(const Quantizer& quantizer, std::int64_t tokens) {
   return quantizer.recipe.is_oracle() ? "oracle" : fmt::format("{:.3f}", counted_bits(quantizer, tokens));
 }
 nlohmann::ordered_json counted_json(const Quantizer& quantizer, std::int64_t tokens) {
-  return quantizer.recipe.is_oracle() ? nlohmann::ordered_json() : nlohmann::ordered_json(counted_bits(quantizer, tokens));
+  return quantizer.recipe.is_oracle() ? nlohmann::ordered_json()
+                                      : nlohmann::ordered_json(counted_bits(quantizer, tokens));
 }
 
 }  // namespace
