@@ -22,12 +22,13 @@ class KvCache : public AttentionBackend {
 enum class CacheKind {
   Simulated,  ///< keys and values are quantized and kept dequantized: fast where whole windows are given at once
   Packed,     ///< the bits themselves, on the CPU
+  Cuda,       ///< the bits themselves, on the GPU
 };
 
 /// Names on the command line, in the order of CacheKind.
 const std::vector<std::string>& cache_kind_names();
 
-/// Throws what the constructors of SimulatedCache and PackedCache throw.
+/// Throws what the constructors of SimulatedCache and PackedCache and make_cuda_cache() throw.
 std::unique_ptr<KvCache> make_cache(CacheKind kind, std::shared_ptr<const Quantizer> quantizer, int threads);
 
 }  // namespace kvq
