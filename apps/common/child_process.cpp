@@ -46,7 +46,8 @@ std::filesystem::path sibling_tool(const std::string& name) {
   return path;
 }
 
-int run_child(const std::filesystem::path& program, const std::vector<std::string>& arguments, const CancelToken& cancel) {
+int run_child(const std::filesystem::path& program, const std::vector<std::string>& arguments,
+              const CancelToken& cancel) {
   std::vector<std::string> words = {program.string()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
@@ -66,7 +67,8 @@ int run_child(const std::filesystem::path& program, const std::vector<std::strin
       if (code == kCannotStart) fail(ErrorKind::Io, fmt::format("{} cannot be started", program.string()));
       return code;
     }
-    if (ended < 0 && errno != EINTR) fail(ErrorKind::Io, fmt::format("{} was lost: {}", program.string(), std::strerror(errno)));
+    if (ended < 0 && errno != EINTR)
+      fail(ErrorKind::Io, fmt::format("{} was lost: {}", program.string(), std::strerror(errno)));
     if (cancel.cancelled() && !told) {
       kill(child, SIGTERM);
       told = true;

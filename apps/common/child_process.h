@@ -14,6 +14,7 @@ std::filesystem::path sibling_tool(const std::string& name);
 
 /// Runs it to its end; answers its exit code (128 + signal when it was killed). Once `cancel` is set the child is asked
 /// to stop and waited for. It does not outlive this process, however that ends. Throws Io when it cannot be started.
-int run_child(const std::filesystem::path& program, const std::vector<std::string>& arguments, const CancelToken& cancel);
+int run_child(const std::filesystem::path& program, const std::vector<std::string>& arguments,
+              const CancelToken& cancel);
 
 }  // namespace kvq::apps

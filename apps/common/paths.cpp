@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kInputs[] = {"--model", "--text", "--calib", "--thresholds", "--quantizer", "--recipe",
-                                   "file",    "reports", "--calibration-text"};
+constexpr const char* kInputs[] = {"--model",  "--text", "--calib", "--thresholds",      "--quantizer",
+                                   "--recipe", "file",   "reports", "--calibration-text"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {

@@ -109,7 +109,8 @@ std::string command_as_text(const std::string& program, const CLI::App& command)
       text += " --" + name;
       continue;
     }
-    for (const std::string& value : option->reduced_results()) text += fmt::format(" --{} {}", name, shell_word_by_name(value));
+    for (const std::string& value : option->reduced_results())
+      text += fmt::format(" --{} {}", name, shell_word_by_name(value));
   }
   return text + positional;
 }

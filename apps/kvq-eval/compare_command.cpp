@@ -19,7 +19,8 @@ struct CompareOptions {
 void run(const Tool& tool, const CompareOptions& options, RunContext& context) {
   std::unique_ptr<ReportFolder> folder;
   if (!options.output.empty()) {
-    for (const char* name : {"report.json", "report.md", "report.html", "report.csv", "passkey.csv"}) tool.check_output(options.output / name);
+    for (const char* name : {"report.json", "report.md", "report.html", "report.csv", "passkey.csv"})
+      tool.check_output(options.output / name);
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   }
   std::vector<NamedReport> reports;

@@ -20,7 +20,8 @@ std::string needed_text(const TomlTable& table, const std::string& key, const st
 
 std::int64_t whole(const TomlTable& table, const std::string& key, std::int64_t otherwise, std::int64_t least) {
   const std::int64_t value = table.integer(key).value_or(otherwise);
-  if (value < least || value > (std::int64_t{1} << 30)) table.refuse(key, fmt::format("is {}; {} to {} are possible", value, least, 1 << 30));
+  if (value < least || value > (std::int64_t{1} << 30))
+    table.refuse(key, fmt::format("is {}; {} to {} are possible", value, least, 1 << 30));
   return value;
 }
 
@@ -35,7 +36,8 @@ CalibrationConfig read_calibration(const TomlTable& table) {
   return calibration;
 }
 
-CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder, const std::set<std::string>& calibrations) {
+CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder,
+                     const std::set<std::string>& calibrations) {
   CellConfig cell;
   const auto recipes = table.texts("recipes");
   if (!recipes) table.refuse("recipes", "is missing: short forms, or TOML files beside this one");
@@ -71,7 +73,8 @@ std::set<std::string> cache_names(const ExperimentConfig& config) {
     if (!cell.only_layers.empty() || !cell.only_side.empty()) continue;
     for (const Recipe& recipe : cell.recipes) {
       for (const CalibrationConfig& calibration : config.calibrations)
-        names.insert(short_form(recipe) + (config.calibrations.size() > 1 ? fmt::format(" ({})", calibration.name) : ""));
+        names.insert(short_form(recipe) +
+                     (config.calibrations.size() > 1 ? fmt::format(" ({})", calibration.name) : ""));
     }
   }
   return names;
@@ -79,7 +82,8 @@ std::set<std::string> cache_names(const ExperimentConfig& config) {
 
 /// A cache as the report will call it: the recipe in its canonical form, "(CALIBRATION)" behind it as it is.
 std::string cache_name(const TomlTable& table, const std::string& key) {
-  const std::string text = needed_text(table, key, "the name of a cache: a recipe, with (CALIBRATION) behind it where there are several");
+  const std::string text =
+      needed_text(table, key, "the name of a cache: a recipe, with (CALIBRATION) behind it where there are several");
   const std::size_t end = text.find(" (");
   try {
     return short_form(parse_recipe(text.substr(0, end))) + (end == std::string::npos ? "" : text.substr(end));
@@ -102,7 +106,8 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   for (const TomlTable& calibration : calibrations) {
     config.calibrations.push_back(read_calibration(calibration));
     const std::string& name = config.calibrations.back().name;
-    if (calibrations.size() > 1 && name.empty()) calibration.refuse("name", "is missing: several calibrations are told apart by it");
+    if (calibrations.size() > 1 && name.empty())
+      calibration.refuse("name", "is missing: several calibrations are told apart by it");
     if (!names.insert(name).second) calibration.refuse("name", fmt::format("'{}' stands for two calibrations", name));
   }
   if (config.calibrations.empty()) config.calibrations.emplace_back();
@@ -110,10 +115,13 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
   const std::set<std::string> known = cache_names(config);
   for (const TomlTable& claim : table.tables("claim")) {
-    config.claims.push_back({needed_text(claim, "statement", "what is claimed"), cache_name(claim, "better"), cache_name(claim, "worse")});
+    config.claims.push_back(
+        {needed_text(claim, "statement", "what is claimed"), cache_name(claim, "better"), cache_name(claim, "worse")});
     claim.reject_unknown();
     for (const std::string& name : {config.claims.back().better, config.claims.back().worse}) {
-      if (!known.contains(name)) claim.refuse(name == config.claims.back().better ? "better" : "worse", fmt::format("is '{}', which no cell makes", name));
+      if (!known.contains(name))
+        claim.refuse(name == config.claims.back().better ? "better" : "worse",
+                     fmt::format("is '{}', which no cell makes", name));
     }
   }
   table.reject_unknown();

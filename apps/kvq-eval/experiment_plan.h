@@ -1,6 +1,7 @@
 #pragma once
-// What an experiment consists of, and where each piece lies in its folder. Every piece is named by a hash of all that it
-// depends on, so a piece that is there is the piece that is needed: editing one cell leaves the others' results in use.
+// What an experiment consists of, and where each piece lies in its folder. Every piece is named by a hash of all that
+// it depends on, so a piece that is there is the piece that is needed: editing one cell leaves the others' results in
+// use.
 //
 //   calibrations/KEY.h5        kvq-fisher        model, texts, samples, seed
 //   quantizers/KEY/SLUG.h5     kvq-fit           the calibration and the recipe
@@ -46,7 +47,8 @@ struct ExperimentPlan {
 };
 
 /// Throws Usage for a label that no text has, and for two calibrations that are the same.
-ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs, const std::filesystem::path& folder);
+ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
+                               const std::filesystem::path& folder);
 
 std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);
 

@@ -43,9 +43,11 @@ Command fisher_command(const ExperimentRun& run, const PlannedCalibration& calib
   const CalibrationConfig& config = calibration.config;
   Command command{"kvq-fisher", {"--model", run.inputs.model.string()}};
   auto& arguments = command.arguments;
-  for (const LabelledText& text : calibration.texts) arguments.insert(arguments.end(), {"--text", text.label + "=" + text.path.string()});
-  arguments.insert(arguments.end(), {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
-                                     std::to_string(config.seed), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
+  for (const LabelledText& text : calibration.texts)
+    arguments.insert(arguments.end(), {"--text", text.label + "=" + text.path.string()});
+  arguments.insert(arguments.end(),
+                   {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
+                    std::to_string(config.seed), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
   arguments.insert(arguments.end(), {"-o", calibration_file(run.folder, calibration).string()});
   return command;
 }
@@ -84,7 +86,8 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::vector<FitGroup> list;
   for (auto& [key, group] : groups) {
     if (!group.fractions.empty()) {
-      std::string identity = run.plan.calibrations[group.calibration].key + fmt::format("\nsinks {}\ncap {}\n", group.sinks, group.cap);
+      std::string identity =
+          run.plan.calibrations[group.calibration].key + fmt::format("\nsinks {}\ncap {}\n", group.sinks, group.cap);
       for (const double fraction : group.fractions) identity += fmt::format("{}\n", fraction);
       group.thresholds = run.folder / "thresholds" / (sha256_of(identity).substr(0, 20) + ".h5");
     }
@@ -95,9 +98,11 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
 
 Command threshold_command(const ExperimentRun& run, const FitGroup& group) {
   std::string fractions;
-  for (const double fraction : group.fractions) fractions += fmt::format("{}{}", fractions.empty() ? "" : ",", fraction);
-  Command command{"kvq-threshold", {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(), "--outliers", fractions,
-                                    "--sinks", std::to_string(group.sinks)}};
+  for (const double fraction : group.fractions)
+    fractions += fmt::format("{}{}", fractions.empty() ? "" : ",", fraction);
+  Command command{"kvq-threshold",
+                  {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(),
+                   "--outliers", fractions, "--sinks", std::to_string(group.sinks)}};
   if (group.cap > 0) command.arguments.insert(command.arguments.end(), {"--cap", fmt::format("{}", group.cap)});
   command.arguments.insert(command.arguments.end(), {"-o", group.thresholds.string()});
   return command;
@@ -106,8 +111,10 @@ Command threshold_command(const ExperimentRun& run, const FitGroup& group) {
 Command fit_command(const ExperimentRun& run, const FitGroup& group) {
   const PlannedCalibration& calibration = run.plan.calibrations[group.calibration];
   Command command{"kvq-fit", {"--calib", calibration_file(run.folder, calibration).string()}};
-  if (!group.thresholds.empty()) command.arguments.insert(command.arguments.end(), {"--thresholds", group.thresholds.string()});
-  for (const Recipe& recipe : group.recipes) command.arguments.insert(command.arguments.end(), {"--recipe", short_form(recipe)});
+  if (!group.thresholds.empty())
+    command.arguments.insert(command.arguments.end(), {"--thresholds", group.thresholds.string()});
+  for (const Recipe& recipe : group.recipes)
+    command.arguments.insert(command.arguments.end(), {"--recipe", short_form(recipe)});
   command.arguments.insert(command.arguments.end(), {"-o", (run.folder / "quantizers" / calibration.key).string()});
   return command;
 }
@@ -143,13 +150,15 @@ std::vector<EvalBatch> eval_batches(const ExperimentRun& run) {
 Command eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   const PlannedCell& first = *batch.cells.front();
   const std::string text = run.inputs.texts[first.text].path.string();
-  Command command{"kvq-eval", {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen", std::to_string(run.config.seqlen),
-                               "--max-windows", std::to_string(run.config.windows), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos, "--cache",
-                               run.inputs.cache}};
+  Command command{"kvq-eval",
+                  {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
+                   std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows), "--dtype",
+                   run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
   auto& arguments = command.arguments;
   if (!first.only_layers.empty()) arguments.insert(arguments.end(), {"--only-layers", first.only_layers});
   if (!first.only_side.empty()) arguments.insert(arguments.end(), {"--only-side", first.only_side});
-  for (const PlannedCell* cell : batch.cells) arguments.insert(arguments.end(), {"--quantizer", cell->quantizer.string()});
+  for (const PlannedCell* cell : batch.cells)
+    arguments.insert(arguments.end(), {"--quantizer", cell->quantizer.string()});
   arguments.insert(arguments.end(), {"-o", batch.folder.string()});
   return command;
 }
@@ -180,7 +189,8 @@ void make_quantizers(const ExperimentRun& run, RunContext& context) {
   for (const FitGroup& group : fit_groups(run)) {
     const PlannedCalibration& calibration = run.plan.calibrations[group.calibration];
     std::string commands = fisher_command(run, calibration).text() + "\n";
-    if (!fs::exists(calibration_file(run.folder, calibration))) run_tool(run, fisher_command(run, calibration), context);
+    if (!fs::exists(calibration_file(run.folder, calibration)))
+      run_tool(run, fisher_command(run, calibration), context);
     if (!group.thresholds.empty()) {
       if (!fs::exists(group.thresholds)) run_tool(run, threshold_command(run, group), context);
       commands += threshold_command(run, group).text() + "\n";
@@ -189,11 +199,13 @@ void make_quantizers(const ExperimentRun& run, RunContext& context) {
     run_tool(run, fit_command(run, group), context);
     commands += fit_command(run, group).text() + "\n";
     for (const Recipe& recipe : group.recipes) {
-      write_file_atomically(commands_file(run.folder / "quantizers" / calibration.key / (slug(recipe) + ".h5")), commands, true);
+      write_file_atomically(commands_file(run.folder / "quantizers" / calibration.key / (slug(recipe) + ".h5")),
+                            commands, true);
     }
   }
   if (!run.discard_calibrations) return;
-  for (const PlannedCalibration& calibration : run.plan.calibrations) fs::remove(calibration_file(run.folder, calibration));
+  for (const PlannedCalibration& calibration : run.plan.calibrations)
+    fs::remove(calibration_file(run.folder, calibration));
 }
 
 /// One file per cell, so that each can be used by itself.
@@ -204,7 +216,8 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
     const std::string sha256 = sha256_of_file(cell->quantizer);
     ReportDocument part;
     part.evaluations.push_back(evaluation);
-    std::erase_if(part.evaluations.front().report.results, [&](const VariantResult& row) { return row.name != "none" && row.source.sha256 != sha256; });
+    std::erase_if(part.evaluations.front().report.results,
+                  [&](const VariantResult& row) { return row.name != "none" && row.source.sha256 != sha256; });
     KVQ_ASSERT(part.evaluations.front().report.results.size() > 1);
     part.commands = lines_of(commands_file(cell->quantizer));
     part.commands.push_back(eval_command(run, batch).text());
@@ -248,7 +261,8 @@ Remaining remaining_steps(const ExperimentRun& run) {
 }
 
 ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
-  for (const char* name : {"calibrations", "thresholds", "quantizers", "cells", "runs"}) fs::create_directories(run.folder / name);
+  for (const char* name : {"calibrations", "thresholds", "quantizers", "cells", "runs"})
+    fs::create_directories(run.folder / name);
   make_quantizers(run, context);
   for (const EvalBatch& batch : eval_batches(run)) {
     // A report without its cells: the last run was stopped between the two.

@@ -1,6 +1,6 @@
 #pragma once
-// The steps of an experiment: each runs one of our tools on what is not there yet. Killed at any point, the next run goes
-// on; within a step the tools' own journals keep what is finished.
+// The steps of an experiment: each runs one of our tools on what is not there yet. Killed at any point, the next run
+// goes on; within a step the tools' own journals keep what is finished.
 
 #include <filesystem>
 

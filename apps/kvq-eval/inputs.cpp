@@ -44,8 +44,10 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";
     inputs.fingerprints.push_back(std::move(file.fingerprints));
-    VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]), file.provenance.parents, ""};
-    inputs.quantizers.push_back({name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache, {}, std::move(source)});
+    VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]),
+                         file.provenance.parents, ""};
+    inputs.quantizers.push_back(
+        {name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache, {}, std::move(source)});
   }
   return inputs;
 }

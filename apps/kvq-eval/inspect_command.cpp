@@ -14,12 +14,9 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
   const ArtifactHead head = read_artifact_head(path);
   const std::string sha256 = sha256_of_file(path);
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(path));
-  nlohmann::ordered_json json = {{"file", path.filename().string()},
-                                 {"kind", head.schema},
-                                 {"schema_version", head.version},
-                                 {"producer", head.producer},
-                                 {"bytes", bytes},
-                                 {"sha256", sha256}};
+  nlohmann::ordered_json json = {
+      {"file", path.filename().string()}, {"kind", head.schema}, {"schema_version", head.version},
+      {"producer", head.producer},        {"bytes", bytes},      {"sha256", sha256}};
   Inspection inspection;
   if (head.schema == "calibration") {
     inspection = inspect_calibration(path, json, context);
@@ -52,7 +49,8 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
 
 Command inspect_command(Tool& tool) {
   auto file = std::make_shared<std::filesystem::path>();
-  CLI::App* command = tool.app().add_subcommand("inspect", "What a calibration, thresholds or quantizer file holds, and whether it is sound");
+  CLI::App* command = tool.app().add_subcommand(
+      "inspect", "What a calibration, thresholds or quantizer file holds, and whether it is sound");
   command->add_option("file", *file, "calib.h5, thresholds.h5 or quantizer.h5")->required();
   tool.add_common(*command, {.force = false, .dry_run = false});
   return {command, [&tool, file](RunContext& context) { run(tool, *file, context); }};

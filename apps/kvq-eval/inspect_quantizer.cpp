@@ -38,7 +38,8 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
   add_rope(inspection, json, quantizer.rope);
   const std::string recipe = short_form(quantizer.recipe);
   if (recipe != head.recipe)
-    fail(ErrorKind::Format, fmt::format("{}: attribute 'recipe' says {}, 'recipe_toml' says {}", path.string(), head.recipe, recipe));
+    fail(ErrorKind::Format,
+         fmt::format("{}: attribute 'recipe' says {}, 'recipe_toml' says {}", path.string(), head.recipe, recipe));
   auto& facts = inspection.facts;
   facts.emplace_back("recipe", recipe);
   std::string toml = recipe_to_toml(quantizer.recipe);
@@ -63,7 +64,9 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
   facts.emplace_back("fingerprints", fmt::format("{} passages of the calibration text", file.fingerprints.size()));
   json["fingerprints"] = file.fingerprints.size();
 
-  Table table{{"layer", "side", "lowest", "highest", "median width", "constant", "levels", "first", "last", "outliers %", "exponent"}, {}};
+  Table table{{"layer", "side", "lowest", "highest", "median width", "constant", "levels", "first", "last",
+               "outliers %", "exponent"},
+              {}};
   json["layer"] = Json::array();
   for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
     Json entry = Json::object();
@@ -79,16 +82,21 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
       }
       const auto constant = std::count(widths.begin(), widths.end(), 0.0f);
       const bool ranges = !widths.empty();
-      if (ranges) std::nth_element(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(widths.size() / 2), widths.end());
+      if (ranges)
+        std::nth_element(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(widths.size() / 2), widths.end());
       const auto if_ranges = [&](const std::string& text) { return ranges ? text : std::string("–"); };
       const std::vector<float>& centroids = side.codebooks.front().centroids;
-      table.rows.push_back({std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
-                            if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)), levels_of(side),
-                            short_number(centroids.front()), short_number(centroids.back()), short_number(100 * side.outlier_rate),
-                            std::to_string(side.exponent)});
+      table.rows.push_back(
+          {std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
+           if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)),
+           levels_of(side), short_number(centroids.front()), short_number(centroids.back()),
+           short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
       Json books = Json::array();
       for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);
-      entry[side_name(which)] = {{"codebooks", books}, {"outlier_rate", side.outlier_rate}, {"exponent", side.exponent}, {"constant_channels", constant}};
+      entry[side_name(which)] = {{"codebooks", books},
+                                 {"outlier_rate", side.outlier_rate},
+                                 {"exponent", side.exponent},
+                                 {"constant_channels", constant}};
       if (ranges) {
         entry[side_name(which)]["lowest_threshold"] = lowest;
         entry[side_name(which)]["highest_threshold"] = highest;

@@ -22,14 +22,15 @@ struct Inspection {
   std::vector<Table> tables;
 };
 
-/// Each reads all of the file and adds to `json`. Throws what the readers throw; Format, naming file and place, for what
-/// contradicts itself.
+/// Each reads all of the file and adds to `json`. Throws what the readers throw; Format, naming file and place, for
+/// what contradicts itself.
 Inspection inspect_calibration(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 Inspection inspect_thresholds(const std::filesystem::path& path, nlohmann::ordered_json& json);
 Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHead& head, nlohmann::ordered_json& json);
 
 /// Hashes, parents, shape and settings: what all artifacts have.
-void add_provenance(Inspection& inspection, nlohmann::ordered_json& json, const Provenance& provenance, const KvShape& shape);
+void add_provenance(Inspection& inspection, nlohmann::ordered_json& json, const Provenance& provenance,
+                    const KvShape& shape);
 void add_rope(Inspection& inspection, nlohmann::ordered_json& json, const RopeParams& rope);
 /// Four significant digits.
 std::string short_number(double value);

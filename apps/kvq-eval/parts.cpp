@@ -16,13 +16,16 @@ namespace {
 constexpr const char* kEach = "each";
 
 [[noreturn]] void refuse(const std::string& value, const std::string& reason) {
-  fail(ErrorKind::Usage, fmt::format("--only-layers {}: {}; layers and ranges separated by commas (0,4-7) or 'each' are needed", value, reason));
+  fail(ErrorKind::Usage,
+       fmt::format("--only-layers {}: {}; layers and ranges separated by commas (0,4-7) or 'each' are needed", value,
+                   reason));
 }
 
 int number(const std::string& text, const std::string& value) {
   int result = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
-  if (error != std::errc() || end != text.data() + text.size() || result < 0) refuse(value, fmt::format("'{}' is no layer", text));
+  if (error != std::errc() || end != text.data() + text.size() || result < 0)
+    refuse(value, fmt::format("'{}' is no layer", text));
   return result;
 }
 
@@ -55,7 +58,8 @@ std::string part_name(const CacheParts& parts, const std::string& layers) {
 }  // namespace
 
 void add_part_options(CLI::App& command, PartOptions& options) {
-  command.add_option("--only-layers", options.layers, "quantize these layers only (0,4-7); each: one row per layer; nothing is counted then");
+  command.add_option("--only-layers", options.layers,
+                     "quantize these layers only (0,4-7); each: one row per layer; nothing is counted then");
   command.add_option("--only-side", options.side, "quantize keys or values only; each: one row per side")
       ->check(CLI::IsMember({"key", "value", kEach}));
 }
@@ -64,7 +68,8 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
   if (options.layers.empty() && options.side.empty()) return;
   const std::string flag = options.layers.empty() ? "--only-side" : "--only-layers";
   if (input_options.cache != "simulated")
-    fail(ErrorKind::Usage, fmt::format("{} needs --cache simulated: a {} cache holds all layers and sides", flag, input_options.cache));
+    fail(ErrorKind::Usage,
+         fmt::format("{} needs --cache simulated: a {} cache holds all layers and sides", flag, input_options.cache));
   if (inputs.quantizers.empty()) fail(ErrorKind::Usage, fmt::format("{} needs a --quantizer", flag));
   const int layers = inputs.model->config().kv.layers;
   std::vector<std::vector<int>> layer_sets = {{}};
@@ -89,8 +94,9 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
         part.name += fmt::format(" [{}]", part_name(part.parts, options.layers));
         parts.push_back(std::move(part));
         // One warning for a quantizer is enough.
-        fingerprints.push_back(parts.size() == 1 || parts[parts.size() - 2].quantizer != parts.back().quantizer ? inputs.fingerprints[index]
-                                                                                                               : std::vector<std::uint64_t>{});
+        fingerprints.push_back(parts.size() == 1 || parts[parts.size() - 2].quantizer != parts.back().quantizer
+                                   ? inputs.fingerprints[index]
+                                   : std::vector<std::uint64_t>{});
       }
     }
   }

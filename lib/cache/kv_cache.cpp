@@ -20,7 +20,8 @@ bool CacheParts::has(int layer, Side which) const {
 std::unique_ptr<KvCache> make_cache(CacheKind kind, std::shared_ptr<const Quantizer> quantizer, int threads,
                                     const CacheParts& parts) {
   if (kind == CacheKind::Packed) {
-    if (!parts.all()) fail(ErrorKind::Usage, "a packed cache holds all layers and sides; single ones are for the simulated cache");
+    if (!parts.all())
+      fail(ErrorKind::Usage, "a packed cache holds all layers and sides; single ones are for the simulated cache");
     return std::make_unique<PackedCache>(std::move(quantizer), threads);
   }
   return std::make_unique<SimulatedCache>(std::move(quantizer), threads, parts);

@@ -62,7 +62,8 @@ std::optional<SideDistribution> distribution_of(const SideQuantizer& side, std::
   const auto width = static_cast<std::size_t>(side.width());
   for (std::size_t index = 0; index < x.size(); ++index) {
     const double place = ranges.normalised(x[index], index / width, index % width);
-    const auto bin = static_cast<std::int64_t>(std::floor((place + kDistributionReach) * kDistributionBins / (2 * kDistributionReach)));
+    const auto bin = static_cast<std::int64_t>(
+        std::floor((place + kDistributionReach) * kDistributionBins / (2 * kDistributionReach)));
     if (bin < 0) {
       ++result.below;
     } else if (bin >= kDistributionBins) {
@@ -97,7 +98,8 @@ class Watch final : public KvObserver {
       for (const Side side : kSides) {
         at::Tensor x = side == Side::Key ? key : value;
         if (side == Side::Key && quantizer.recipe.key.post_rope) x = rope_[index].apply(key, 0).contiguous();
-        const std::int64_t sinks = std::min<std::int64_t>(quantizer.recipe.sinks, x.size(0)), width = x.size(1) * x.size(2);
+        const std::int64_t sinks = std::min<std::int64_t>(quantizer.recipe.sinks, x.size(0)),
+                           width = x.size(1) * x.size(2);
         const std::span<const float> all(x.const_data_ptr<float>(), static_cast<std::size_t>(x.size(0) * width));
         result[index][static_cast<std::size_t>(input.layer)].sides[static_cast<std::size_t>(side)] =
             distribution_of(layer.side(side), all.subspan(static_cast<std::size_t>(sinks * width)));
@@ -121,7 +123,8 @@ std::vector<std::vector<LayerDistribution>> observe_distributions(Model& model, 
   if (quantizers.empty()) return {};
   const c10::InferenceMode no_gradients;
   ExactAttention exact(model.config().kv, model.config().rope);
-  const auto tokens = static_cast<std::ptrdiff_t>(std::min<std::int64_t>(kDistributionTokens, static_cast<std::int64_t>(ids.size())));
+  const auto tokens =
+      static_cast<std::ptrdiff_t>(std::min<std::int64_t>(kDistributionTokens, static_cast<std::int64_t>(ids.size())));
   at::Tensor hidden = model.embed({ids.begin(), ids.begin() + tokens});
   for (int layer = 0; layer < model.config().kv.layers; ++layer) {
     context.cancel.check();

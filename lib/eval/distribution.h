@@ -1,6 +1,7 @@
 #pragma once
-// How the values that a quantizer meets lie between its levels: histograms on the normalised axis x̂ = (x − zero) / scale,
-// where thresholds are ±1, and the share of exact values. What the model itself computes, before any quantization.
+// How the values that a quantizer meets lie between its levels: histograms on the normalised axis x̂ = (x − zero) /
+// scale, where thresholds are ±1, and the share of exact values. What the model itself computes, before any
+// quantization.
 
 #include <array>
 #include <cstdint>
@@ -32,8 +33,8 @@ struct LayerDistribution {
   std::array<std::optional<SideDistribution>, 2> sides;  ///< by Side
 };
 
-/// One unquantized pass over the first kDistributionTokens of `ids`. Result `[quantizers][layers]`; nothing for quantizers
-/// of which only parts are used.
+/// One unquantized pass over the first kDistributionTokens of `ids`. Result `[quantizers][layers]`; nothing for
+/// quantizers of which only parts are used.
 std::vector<std::vector<LayerDistribution>> observe_distributions(Model& model, const std::vector<std::int32_t>& ids,
                                                                   const std::vector<NamedQuantizer>& quantizers,
                                                                   RunContext& context);

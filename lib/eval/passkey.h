@@ -29,7 +29,7 @@ struct PasskeyResult {
   std::string name;
   std::vector<PasskeyCell> cells;
   std::vector<std::string> continuations;  ///< one per trial, in cell order
-  std::string sha256 = {};                      ///< of the quantizer file; empty for the baseline
+  std::string sha256 = {};                 ///< of the quantizer file; empty for the baseline
 };
 
 /// Baseline first. New tokens: 8 (raw), 24 (chat). Decoding appends to the same cache token by token.

@@ -93,7 +93,8 @@ struct Gathered {
     position_nll.resize(edges.size() - 1);
     position_kl.resize(edges.size() - 1);
     for (std::size_t interval = 0; interval + 1 < edges.size(); ++interval) {
-      for (auto token = static_cast<std::size_t>(edges[interval]); token < static_cast<std::size_t>(edges[interval + 1]); ++token) {
+      for (auto token = static_cast<std::size_t>(edges[interval]);
+           token < static_cast<std::size_t>(edges[interval + 1]); ++token) {
         position_nll[interval] += comparison.token_nll[token];
         position_kl[interval] += comparison.kl[token];
       }
@@ -113,12 +114,14 @@ struct Gathered {
   }
 };
 
-VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_nll, const std::vector<std::int64_t>& edges) {
+VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_nll,
+                        const std::vector<std::int64_t>& edges) {
   VariantResult result;
   result.window_nll = gathered.nll;
   result.window_kl = gathered.kl;
   for (std::size_t interval = 0; interval + 1 < edges.size(); ++interval) {
-    const double tokens = static_cast<double>((edges[interval + 1] - edges[interval]) * static_cast<std::int64_t>(gathered.nll.size()));
+    const double tokens =
+        static_cast<double>((edges[interval + 1] - edges[interval]) * static_cast<std::int64_t>(gathered.nll.size()));
     result.position_nll.push_back(gathered.position_nll[interval] / tokens);
     result.position_kl.push_back(gathered.position_kl[interval] / tokens);
   }
@@ -191,7 +194,8 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       gathered[variant].add_positions(window_records[variant].comparison, report.position_edges);
     }
   }
-  std::vector<std::vector<LayerDistribution>> distributions = observe_distributions(model, windows.front().ids, quantizers, context);
+  std::vector<std::vector<LayerDistribution>> distributions =
+      observe_distributions(model, windows.front().ids, quantizers, context);
 
   for (std::size_t variant = 0; variant < variants.size(); ++variant) {
     VariantResult result = summarize(gathered[variant], gathered[0].nll, report.position_edges);

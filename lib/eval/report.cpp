@@ -56,8 +56,9 @@ Table perplexity_table(const PerplexityReport& report) {
         baseline ? none : digits(result.kl_mean),
         baseline ? none : digits(result.kl_p99),
         baseline ? none : fmt::format("{:.2f}", 100 * result.top1),
-        baseline || report.results.front().seconds <= 0 ? "1.00×"
-                                                        : fmt::format("{:.2f}×", result.seconds / report.results.front().seconds),
+        baseline || report.results.front().seconds <= 0
+            ? "1.00×"
+            : fmt::format("{:.2f}×", result.seconds / report.results.front().seconds),
     });
   }
   return table;
@@ -88,9 +89,11 @@ std::string answer(const PerplexityReport& report, double max_kl) {
   if (!best) return recommendation(report, max_kl);
   const double more = 100 * std::expm1(best->delta_nll);
   const std::string error = best->delta_nll_se ? fmt::format(" ± {:.2g}", *best->delta_nll_se) : "";
-  return fmt::format("{:.2f} bits per value ({}) cost {}{:.{}f} % perplexity (ΔNLL {}{}), KL {}; the cache is {:.1f}× smaller than fp16.",
-                     best->bits_counted, best->name, more < 0 ? "−" : "+", std::abs(more), std::abs(more) < 9.95 ? 1 : 0, digits(best->delta_nll),
-                     error, digits(best->kl_mean), 16.0 / best->bits_counted);
+  return fmt::format(
+      "{:.2f} bits per value ({}) cost {}{:.{}f} % perplexity (ΔNLL {}{}), KL {}; the cache is {:.1f}× smaller than "
+      "fp16.",
+      best->bits_counted, best->name, more < 0 ? "−" : "+", std::abs(more), std::abs(more) < 9.95 ? 1 : 0,
+      digits(best->delta_nll), error, digits(best->kl_mean), 16.0 / best->bits_counted);
 }
 
 std::string perplexity_markdown(const ReportSubject& subject, const PerplexityReport& report, double max_kl) {
@@ -98,13 +101,19 @@ std::string perplexity_markdown(const ReportSubject& subject, const PerplexityRe
   text += fmt::format("{} windows of {} tokens, {} predicted tokens each.\n\n", report.windows, report.seqlen, report.seqlen - 1);
   text += to_markdown(perplexity_table(report));
   text +=
-      "\n- *bits*: nominal bits of the codes; *counted*: all that the cache occupies (codes, ranges, outliers, indices, slack, "
-      "sinks, padding) × 8 / number of K and V values, at this window length and at 32K tokens; *MB*: one window's cache.\n"
-      "- *ΔNLL*: mean loss minus the unquantized one's, nats per token; *±*: standard error over windows, absent below five.\n"
-      "- *KL*: mean divergence of the next-token distribution from the unquantized one's, nats; *KL p99*: its 99th percentile "
+      "\n- *bits*: nominal bits of the codes; *counted*: all that the cache occupies (codes, ranges, outliers, "
+      "indices, slack, "
+      "sinks, padding) × 8 / number of K and V values, at this window length and at 32K tokens; *MB*: one window's "
+      "cache.\n"
+      "- *ΔNLL*: mean loss minus the unquantized one's, nats per token; *±*: standard error over windows, absent below "
+      "five.\n"
+      "- *KL*: mean divergence of the next-token distribution from the unquantized one's, nats; *KL p99*: its 99th "
+      "percentile "
       "over tokens; *top-1*: how often the most likely token is the same.\n"
-      "- *time*: transformer layers of this pass relative to the unquantized pass (simulated caches quantize and dequantize).\n"
-      "- *oracle*: a range taken from the evaluated window itself; it bounds what a method could do and is no cache; *part*: "
+      "- *time*: transformer layers of this pass relative to the unquantized pass (simulated caches quantize and "
+      "dequantize).\n"
+      "- *oracle*: a range taken from the evaluated window itself; it bounds what a method could do and is no cache; "
+      "*part*: "
       "only the named layers or sides are quantized.\n\n";
   text += recommendation(report, max_kl) + "\n";
   return text + settings_section(subject);

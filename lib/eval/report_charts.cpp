@@ -85,11 +85,13 @@ Chart rate_distortion(const PerplexityReport& report, Damage damage) {
     const double value = kl ? result.kl_mean : result.delta_nll;
     const auto error = kl ? result.kl_mean_se : result.delta_nll_se;
     chart.series[known->second].points.push_back({result.bits_counted, value, error, result.name});
-    chart.text += fmt::format("{}: {:.2f} bits, {:.4g}{}. ", result.name, result.bits_counted, value, error ? fmt::format(" ± {:.2g}", *error) : "");
+    chart.text += fmt::format("{}: {:.2f} bits, {:.4g}{}. ", result.name, result.bits_counted, value,
+                              error ? fmt::format(" ± {:.2g}", *error) : "");
   }
   for (ChartSeries& series : chart.series) {
     if (series.points.size() == 1) series.name = series.points.front().label;
-    std::sort(series.points.begin(), series.points.end(), [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
+    std::sort(series.points.begin(), series.points.end(),
+              [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
   }
   return chart;
 }
@@ -114,11 +116,15 @@ Chart by_position(const PerplexityReport& report, PerPosition what) {
     const std::vector<double>& values = kl ? result.position_kl : result.position_nll;
     for (std::size_t interval = 0; interval < values.size(); ++interval) {
       // Interval [a, b) predicts from a + 1 to b tokens; drawn at the geometric middle.
-      const double first = static_cast<double>(report.position_edges[interval] + 1), last = static_cast<double>(report.position_edges[interval + 1]);
+      const double first = static_cast<double>(report.position_edges[interval] + 1),
+                   last = static_cast<double>(report.position_edges[interval + 1]);
       // Exact sinks: no damage at all, and no place on a logarithmic axis.
-      if (!kl || values[interval] > 1e-9) series.points.push_back({std::sqrt(first * last), values[interval], std::nullopt, ""});
+      if (!kl || values[interval] > 1e-9)
+        series.points.push_back({std::sqrt(first * last), values[interval], std::nullopt, ""});
     }
-    if (!values.empty()) chart.text += fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(), 1, values.back());
+    if (!values.empty())
+      chart.text +=
+          fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(), 1, values.back());
     chart.series.push_back(std::move(series));
   }
   return chart;
@@ -143,7 +149,8 @@ std::optional<HeatMap> outlier_rates(const PerplexityReport& report) {
       }
       if (known.empty() || *std::max_element(known.begin(), known.end()) == 0) continue;
       map.rows.push_back(fmt::format("{} {}", result.name, plural(side)));
-      map.text += fmt::format("{}: mean {:.3g} %, calibrated {:.3g} %. ", map.rows.back(), mean(known), calibrated / static_cast<double>(known.size()));
+      map.text += fmt::format("{}: mean {:.3g} %, calibrated {:.3g} %. ", map.rows.back(), mean(known),
+                              calibrated / static_cast<double>(known.size()));
       map.cells.push_back(std::move(cells));
     }
   }
@@ -169,7 +176,8 @@ std::optional<HeatMap> sensitivity(const PerplexityReport& report) {
   for (int layer = 0; layer < layers; ++layer) map.columns.push_back(std::to_string(layer));
   for (const VariantResult& result : report.results) {
     if (result.parts.layers.size() != 1) continue;
-    const std::string row = recipe_of(result) + " " + (result.parts.side ? plural(*result.parts.side) : "keys and values");
+    const std::string row =
+        recipe_of(result) + " " + (result.parts.side ? plural(*result.parts.side) : "keys and values");
     put(map, index_in(map.rows, row), static_cast<std::size_t>(result.parts.layers.front()), result.kl_mean, "");
   }
   even(map);
@@ -194,7 +202,8 @@ std::vector<HeatMap> calibration_matrices(const std::vector<Evaluation>& evaluat
       if (result.source.calibration.empty() || !result.parts.all()) continue;
       const std::size_t index = index_in(recipes, recipe_of(result));
       if (index == maps.size()) maps.emplace_back();
-      put(maps[index], index_in(maps[index].rows, result.source.calibration), column, result.delta_nll, fmt::format("{:.3g}", result.delta_nll));
+      put(maps[index], index_in(maps[index].rows, result.source.calibration), column, result.delta_nll,
+          fmt::format("{:.3g}", result.delta_nll));
     }
   }
   std::erase_if(maps, [](const HeatMap& map) { return map.rows.size() < 2; });
@@ -207,7 +216,8 @@ std::vector<HeatMap> calibration_matrices(const std::vector<Evaluation>& evaluat
     even(map);
     for (std::size_t row = 0; row < map.rows.size(); ++row) {
       for (std::size_t column = 0; column < texts.size(); ++column) {
-        if (map.cells[row][column]) map.text += fmt::format("{} on {}: {}. ", map.rows[row], texts[column], map.labels[row][column]);
+        if (map.cells[row][column])
+          map.text += fmt::format("{} on {}: {}. ", map.rows[row], texts[column], map.labels[row][column]);
       }
     }
   }
@@ -241,13 +251,16 @@ std::optional<Histogram> side_histogram(const VariantResult& result, int layer, 
   histogram.high = kDistributionReach;
   histogram.counts = distribution->counts;
   histogram.bounds = {-1, 1};
-  for (const std::vector<float>& book : distribution->codebooks) histogram.ticks.insert(histogram.ticks.end(), book.begin(), book.end());
+  for (const std::vector<float>& book : distribution->codebooks)
+    histogram.ticks.insert(histogram.ticks.end(), book.begin(), book.end());
   std::int64_t total = distribution->below + distribution->above;
   for (const std::int64_t count : distribution->counts) total += count;
   std::string levels;
-  for (const float level : distribution->codebooks.front()) levels += fmt::format("{}{:.3g}", levels.empty() ? "" : ", ", level);
-  histogram.text = fmt::format("{} values, {:.2g} % exact, {} beyond ±{:g}; levels {}", total, 100 * distribution->outlier_rate,
-                               distribution->below + distribution->above, kDistributionReach, distribution->codebooks.size() > 1 ? "per head" : levels);
+  for (const float level : distribution->codebooks.front())
+    levels += fmt::format("{}{:.3g}", levels.empty() ? "" : ", ", level);
+  histogram.text = fmt::format("{} values, {:.2g} % exact, {} beyond ±{:g}; levels {}", total,
+                               100 * distribution->outlier_rate, distribution->below + distribution->above,
+                               kDistributionReach, distribution->codebooks.size() > 1 ? "per head" : levels);
   return histogram;
 }
 

@@ -19,7 +19,8 @@ Chart rate_distortion(const PerplexityReport& report, Damage damage);
 
 enum class PerPosition { Nll, Kl };
 inline constexpr std::size_t kMostCurves = 8;
-/// Against the number of tokens before the predicted one; the first kMostCurves whole caches (and the baseline's losses).
+/// Against the number of tokens before the predicted one; the first kMostCurves whole caches (and the baseline's
+/// losses).
 Chart by_position(const PerplexityReport& report, PerPosition what);
 
 /// Exact values per value: one row per cache and side that has any, one column per layer.

@@ -11,7 +11,8 @@ namespace kvq {
 namespace {
 
 const VariantResult* find(const PerplexityReport& report, const std::string& name) {
-  const auto found = std::find_if(report.results.begin(), report.results.end(), [&](const VariantResult& row) { return row.name == name; });
+  const auto found = std::find_if(report.results.begin(), report.results.end(),
+                                  [&](const VariantResult& row) { return row.name == name; });
   return found == report.results.end() ? nullptr : &*found;
 }
 
@@ -41,8 +42,12 @@ Table claims_table(const ReportDocument& document) {
     for (const Evaluation& evaluation : document.evaluations) {
       const auto result = judge(claim, evaluation.report);
       if (!result) continue;
-      std::vector<std::string> row = {claim.statement, claim.better, claim.worse, fmt::format("{:#.4g}", result->difference),
-                                      result->standard_error ? fmt::format("{:.2g}", *result->standard_error) : "–", result->verdict()};
+      std::vector<std::string> row = {claim.statement,
+                                      claim.better,
+                                      claim.worse,
+                                      fmt::format("{:#.4g}", result->difference),
+                                      result->standard_error ? fmt::format("{:.2g}", *result->standard_error) : "–",
+                                      result->verdict()};
       if (texts) row.insert(row.begin() + 1, evaluation.subject.text);
       table.rows.push_back(std::move(row));
     }

@@ -17,21 +17,38 @@ std::string number(std::int64_t value) { return fmt::format("{}", value); }
 
 Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
   Table table;
-  table.header = {"model", "text", "seqlen", "windows", "name", "cache", "calibration", "layers", "side", "bits_nominal",
-                  "bits_counted", "bits_counted_32k", "cache_bytes", "table_bytes", "nll", "ppl", "delta_nll", "delta_nll_se",
-                  "kl_mean", "kl_mean_se", "kl_p99", "top1", "seconds", "sha256"};
+  table.header = {"model",       "text",        "seqlen", "windows",      "name",         "cache",
+                  "calibration", "layers",      "side",   "bits_nominal", "bits_counted", "bits_counted_32k",
+                  "cache_bytes", "table_bytes", "nll",    "ppl",          "delta_nll",    "delta_nll_se",
+                  "kl_mean",     "kl_mean_se",  "kl_p99", "top1",         "seconds",      "sha256"};
   for (const Evaluation& evaluation : evaluations) {
     for (const VariantResult& result : evaluation.report.results) {
       std::string layers;
       for (const int layer : result.parts.layers) layers += (layers.empty() ? "" : " ") + std::to_string(layer);
       const auto if_counted = [&](const std::string& text) { return result.counted ? text : std::string(); };
-      table.rows.push_back({evaluation.subject.model, evaluation.subject.text, number(evaluation.report.seqlen),
-                            number(evaluation.report.windows), result.name, result.cache, result.source.calibration, layers,
-                            result.parts.side ? side_name(*result.parts.side) : "", number(result.bits_nominal),
-                            if_counted(number(result.bits_counted)), if_counted(number(result.bits_counted_32k)),
-                            if_counted(number(result.cache_bytes)), number(result.table_bytes), number(result.nll),
-                            number(result.ppl), number(result.delta_nll), number(result.delta_nll_se), number(result.kl_mean),
-                            number(result.kl_mean_se), number(result.kl_p99), number(result.top1), number(result.seconds),
+      table.rows.push_back({evaluation.subject.model,
+                            evaluation.subject.text,
+                            number(evaluation.report.seqlen),
+                            number(evaluation.report.windows),
+                            result.name,
+                            result.cache,
+                            result.source.calibration,
+                            layers,
+                            result.parts.side ? side_name(*result.parts.side) : "",
+                            number(result.bits_nominal),
+                            if_counted(number(result.bits_counted)),
+                            if_counted(number(result.bits_counted_32k)),
+                            if_counted(number(result.cache_bytes)),
+                            number(result.table_bytes),
+                            number(result.nll),
+                            number(result.ppl),
+                            number(result.delta_nll),
+                            number(result.delta_nll_se),
+                            number(result.kl_mean),
+                            number(result.kl_mean_se),
+                            number(result.kl_p99),
+                            number(result.top1),
+                            number(result.seconds),
                             result.source.sha256});
     }
   }

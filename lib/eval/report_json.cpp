@@ -20,7 +20,9 @@ void write(const Json& json, const std::string& indent, std::string& text) {
     text += scalar(json);
     return;
   }
-  const bool numbers = json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& value) { return value.is_number() || value.is_null(); });
+  const bool numbers = json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& value) {
+                         return value.is_number() || value.is_null();
+                       });
   if (numbers) {
     std::string line;
     for (const Json& value : json) line += (line.empty() ? "" : ", ") + scalar(value);
@@ -167,7 +169,8 @@ Json claims_json(const ReportDocument& document) {
                          {"difference_se", optional_number(result->standard_error)},
                          {"verdict", result->verdict()}});
     }
-    claims.push_back({{"statement", claim.statement}, {"better", claim.better}, {"worse", claim.worse}, {"results", results}});
+    claims.push_back(
+        {{"statement", claim.statement}, {"better", claim.better}, {"worse", claim.worse}, {"results", results}});
   }
   return claims;
 }
@@ -183,7 +186,8 @@ std::string passkey_json(const ReportSubject& subject, const std::vector<Passkey
 }
 
 std::string document_json(const ReportDocument& document) {
-  if (document.evaluations.empty() && document.passkey) return passkey_json(document.passkey->subject, document.passkey->results);
+  if (document.evaluations.empty() && document.passkey)
+    return passkey_json(document.passkey->subject, document.passkey->results);
   Json json;
   if (document.evaluations.size() == 1 && document.title.empty()) {
     json = perplexity_object(document.evaluations.front().subject, document.evaluations.front().report);

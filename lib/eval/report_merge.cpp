@@ -21,12 +21,14 @@ struct Pair {
   template <typename Value>
   void same(const char* what, const Value& a, const Value& b) const {
     if (a == b) return;
-    fail(ErrorKind::Mismatch, fmt::format("{} and {} cannot be compared: {} is {} in the first, {} in the second", first, second, what, a, b));
+    fail(ErrorKind::Mismatch, fmt::format("{} and {} cannot be compared: {} is {} in the first, {} in the second",
+                                          first, second, what, a, b));
   }
   void same_file(const char* what, const std::string& name_a, const std::string& hash_a, const std::string& name_b,
                  const std::string& hash_b) const {
-    same(what, fmt::format("{} (sha256 {:.12}…)", name_a, hash_a), hash_a == hash_b ? fmt::format("{} (sha256 {:.12}…)", name_a, hash_a)
-                                                                                      : fmt::format("{} (sha256 {:.12}…)", name_b, hash_b));
+    same(what, fmt::format("{} (sha256 {:.12}…)", name_a, hash_a),
+         hash_a == hash_b ? fmt::format("{} (sha256 {:.12}…)", name_a, hash_a)
+                          : fmt::format("{} (sha256 {:.12}…)", name_b, hash_b));
   }
   void same_model(const ReportSubject& a, const ReportSubject& b) const {
     same_file("the model", a.model, a.model_sha256, b.model, b.model_sha256);
@@ -68,7 +70,8 @@ std::string unused_name(const std::vector<Row>& rows, const std::string& name, c
 void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::string& report, Log& log) {
   for (std::size_t index = 1; index < from.results.size(); ++index) {
     VariantResult row = from.results[index];
-    const auto known = std::find_if(into.results.begin(), into.results.end(), [&](const VariantResult& other) { return same_variant(row, other); });
+    const auto known = std::find_if(into.results.begin(), into.results.end(),
+                                    [&](const VariantResult& other) { return same_variant(row, other); });
     if (known != into.results.end()) {
       log.info(fmt::format("'{}' of {} stands in an earlier report already", row.name, report));
       continue;
@@ -79,7 +82,8 @@ void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::s
   into.seconds += from.seconds;
 }
 
-void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& first, const PasskeyEvaluation& from, const std::string& report) {
+void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& first, const PasskeyEvaluation& from,
+                   const std::string& report) {
   if (!into) {
     into = from;
     return;
@@ -123,14 +127,17 @@ ReportDocument merge_reports(const std::vector<NamedReport>& reports, bool one_t
     };
     for (const Evaluation& evaluation : document.evaluations) {
       check_model(evaluation.subject);
-      auto into = std::find_if(merged.evaluations.begin(), merged.evaluations.end(), [&](const Evaluation& other) { return same_text(other, evaluation); });
-      if (into == merged.evaluations.end() && one_text && !merged.evaluations.empty()) into = merged.evaluations.begin();  // says what differs
+      auto into = std::find_if(merged.evaluations.begin(), merged.evaluations.end(),
+                               [&](const Evaluation& other) { return same_text(other, evaluation); });
+      if (into == merged.evaluations.end() && one_text && !merged.evaluations.empty())
+        into = merged.evaluations.begin();  // says what differs
       if (into == merged.evaluations.end()) {
         merged.evaluations.push_back(evaluation);
         first_of.push_back(named.name);
         continue;
       }
-      check_same({first_of[static_cast<std::size_t>(into - merged.evaluations.begin())], named.name}, *into, evaluation);
+      check_same({first_of[static_cast<std::size_t>(into - merged.evaluations.begin())], named.name}, *into,
+                 evaluation);
       add_rows(into->report, evaluation.report, named.name, log);
     }
     if (document.passkey) {
@@ -151,7 +158,8 @@ ReportDocument merge_reports(const std::vector<NamedReport>& reports, bool one_t
   }
   // Commands of one report may stand in several that were merged before.
   std::set<std::string> seen;
-  std::erase_if(merged.commands, [&](const std::string& command) { return command.empty() || !seen.insert(command).second; });
+  std::erase_if(merged.commands,
+                [&](const std::string& command) { return command.empty() || !seen.insert(command).second; });
   return merged;
 }
 

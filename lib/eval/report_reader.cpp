@@ -18,7 +18,8 @@ using Json = nlohmann::json;
 /// An object of the file, knowing its place for messages.
 class Object {
  public:
-  Object(const std::string& file, std::string place, const Json& json) : file_(file), place_(std::move(place)), json_(json) {
+  Object(const std::string& file, std::string place, const Json& json)
+      : file_(file), place_(std::move(place)), json_(json) {
     if (!json.is_object()) wrong("", "an object");
   }
 
@@ -72,19 +73,22 @@ class Object {
   const Json& at(const char* key) const {
     const auto found = json_.find(key);
     if (found == json_.end()) {
-      fail(ErrorKind::Format, fmt::format("{}: '{}{}' is missing: this is no complete report of kvq-eval", file_, place_, key));
+      fail(ErrorKind::Format,
+           fmt::format("{}: '{}{}' is missing: this is no complete report of kvq-eval", file_, place_, key));
     }
     return *found;
   }
   Object object(const char* key) const { return {file_, place_ + key + ".", at(key)}; }
   std::vector<Object> objects(const char* key) const {
     std::vector<Object> list;
-    for (const Json& value : array(key)) list.emplace_back(file_, fmt::format("{}{}[{}].", place_, key, list.size()), value);
+    for (const Json& value : array(key))
+      list.emplace_back(file_, fmt::format("{}{}[{}].", place_, key, list.size()), value);
     return list;
   }
   const Json& json() const { return json_; }
   [[noreturn]] void wrong(const std::string& key, const std::string& wanted) const {
-    fail(ErrorKind::Format, fmt::format("{}: '{}{}' is not {}: this is no report of kvq-eval", file_, place_, key, wanted));
+    fail(ErrorKind::Format,
+         fmt::format("{}: '{}{}' is not {}: this is no report of kvq-eval", file_, place_, key, wanted));
   }
 
  private:
@@ -111,7 +115,8 @@ SideDistribution read_side(const Object& object) {
   side.outlier_rate = object.number("outlier_rate");
   side.calibrated_outlier_rate = object.number("calibrated_outlier_rate");
   side.counts = object.wholes("histogram");
-  if (side.counts.size() != static_cast<std::size_t>(kDistributionBins)) object.wrong("histogram", fmt::format("an array of {} counts", kDistributionBins));
+  if (side.counts.size() != static_cast<std::size_t>(kDistributionBins))
+    object.wrong("histogram", fmt::format("an array of {} counts", kDistributionBins));
   side.below = object.whole("below");
   side.above = object.whole("above");
   for (const Json& book : object.array("codebooks")) {
@@ -158,7 +163,8 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   row.source.sha256 = object.text("sha256");
   row.source.calibration = object.text("calibration");
   const Object parents = object.object("parents");
-  for (const auto& item : parents.json().items()) row.source.parents.emplace_back(item.key(), parents.text(item.key().c_str()));
+  for (const auto& item : parents.json().items())
+    row.source.parents.emplace_back(item.key(), parents.text(item.key().c_str()));
   row.window_nll = object.numbers("window_nll");
   row.window_kl = object.numbers("window_kl");
   if (static_cast<std::int64_t>(row.window_nll.size()) != windows || row.window_kl.size() != row.window_nll.size())
@@ -170,7 +176,8 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   for (const Object& layer : object.objects("layers")) {
     LayerDistribution& distribution = row.layers.emplace_back();
     for (const Side side : kSides) {
-      if (layer.has(side_name(side))) distribution.sides[static_cast<std::size_t>(side)] = read_side(layer.object(side_name(side)));
+      if (layer.has(side_name(side)))
+        distribution.sides[static_cast<std::size_t>(side)] = read_side(layer.object(side_name(side)));
     }
   }
   return row;
@@ -188,8 +195,10 @@ Evaluation read_evaluation(const Object& object) {
   report.seconds = object.number("seconds");
   report.position_edges = object.wholes("position_edges");
   if (report.position_edges.size() < 2) object.wrong("position_edges", "an array of at least two edges");
-  for (const Object& row : object.objects("results")) report.results.push_back(read_row(row, report.windows, report.position_edges.size() - 1));
-  if (report.results.empty() || report.results.front().name != "none") object.wrong("results", "a list that begins with the unquantized cache 'none'");
+  for (const Object& row : object.objects("results"))
+    report.results.push_back(read_row(row, report.windows, report.position_edges.size() - 1));
+  if (report.results.empty() || report.results.front().name != "none")
+    object.wrong("results", "a list that begins with the unquantized cache 'none'");
   return evaluation;
 }
 
@@ -204,11 +213,13 @@ PasskeyEvaluation read_passkey(const Object& object) {
       result.cells.push_back({cell.whole("length"), cell.whole("prompt_tokens"), cell.number("depth"),
                               static_cast<int>(cell.whole("found")), static_cast<int>(cell.whole("trials"))});
       const std::vector<std::string> continuations = cell.texts("continuations");
-      if (static_cast<int>(continuations.size()) != result.cells.back().trials) cell.wrong("continuations", "one string for each trial");
+      if (static_cast<int>(continuations.size()) != result.cells.back().trials)
+        cell.wrong("continuations", "one string for each trial");
       result.continuations.insert(result.continuations.end(), continuations.begin(), continuations.end());
     }
   }
-  if (evaluation.results.empty() || evaluation.results.front().name != "none") object.wrong("results", "a list that begins with the unquantized cache 'none'");
+  if (evaluation.results.empty() || evaluation.results.front().name != "none")
+    object.wrong("results", "a list that begins with the unquantized cache 'none'");
   return evaluation;
 }
 
@@ -220,13 +231,15 @@ ReportDocument read_report(const std::filesystem::path& path) {
   if (!file) fail(ErrorKind::Input, fmt::format("{}: cannot be read", name));
   const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   const Json json = Json::parse(content, nullptr, false);
-  if (json.is_discarded()) fail(ErrorKind::Format, fmt::format("{}: is no JSON; a report.json of kvq-eval is needed", name));
+  if (json.is_discarded())
+    fail(ErrorKind::Format, fmt::format("{}: is no JSON; a report.json of kvq-eval is needed", name));
   const Object root(name, "", json);
   if (!root.has("kvq_report")) {
     const bool old = root.has("model") && root.has("results");
-    fail(ErrorKind::Format,
-         old ? fmt::format("{}: is a report of an earlier version, without the hashes that tell what belongs together; run kvq-eval again", name)
-             : fmt::format("{}: is no report of kvq-eval (no key 'kvq_report')", name));
+    fail(ErrorKind::Format, old ? fmt::format("{}: is a report of an earlier version, without the hashes that tell "
+                                              "what belongs together; run kvq-eval again",
+                                              name)
+                                : fmt::format("{}: is no report of kvq-eval (no key 'kvq_report')", name));
   }
   const std::string kind = root.text("kvq_report");
   ReportDocument document;
@@ -237,15 +250,18 @@ ReportDocument read_report(const std::filesystem::path& path) {
   if (kind == "experiment") {
     document.title = root.text("title");
     document.question = root.text("question");
-    for (const Object& evaluation : root.objects("evaluations")) document.evaluations.push_back(read_evaluation(evaluation));
+    for (const Object& evaluation : root.objects("evaluations"))
+      document.evaluations.push_back(read_evaluation(evaluation));
   } else if (kind == "perplexity") {
     document.evaluations.push_back(read_evaluation(root));
   } else {
-    fail(ErrorKind::Format, fmt::format("{}: is a report of kind '{}'; known: perplexity, passkey, experiment", name, kind));
+    fail(ErrorKind::Format,
+         fmt::format("{}: is a report of kind '{}'; known: perplexity, passkey, experiment", name, kind));
   }
   if (root.has("passkey")) document.passkey = read_passkey(root.object("passkey"));
   if (root.has("claims")) {
-    for (const Object& claim : root.objects("claims")) document.claims.push_back({claim.text("statement"), claim.text("better"), claim.text("worse")});
+    for (const Object& claim : root.objects("claims"))
+      document.claims.push_back({claim.text("statement"), claim.text("better"), claim.text("worse")});
   }
   if (root.has("commands")) document.commands = root.texts("commands");
   if (root.has("max_kl")) document.max_kl = root.number("max_kl");

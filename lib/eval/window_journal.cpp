@@ -59,8 +59,8 @@ bool deserialize(std::string_view bytes, std::vector<WindowRecord>& records) {
   if (!take(bytes, count) || count != records.size()) return false;
   for (WindowRecord& record : records) {
     if (!take(bytes, record.comparison.nll) || !take(bytes, record.comparison.same_top1) ||
-        !take(bytes, record.cache_bytes) || !take(bytes, record.seconds) ||
-        !take_floats(bytes, record.comparison.kl) || !take_floats(bytes, record.comparison.token_nll)) {
+        !take(bytes, record.cache_bytes) || !take(bytes, record.seconds) || !take_floats(bytes, record.comparison.kl) ||
+        !take_floats(bytes, record.comparison.token_nll)) {
       return false;
     }
   }

@@ -64,8 +64,9 @@ std::string axes(const Chart& chart, const Frame& frame) {
   }
   svg += fmt::format("<path class=\"frame\" d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\"/>", kLeft, kTop, bottom, right);
   svg += svg_text((kLeft + right) / 2, kHeight - 8, "middle", "", chart.x_label);
-  svg += fmt::format("<text x=\"13\" y=\"{0:.1f}\" text-anchor=\"middle\" transform=\"rotate(-90 13 {0:.1f})\">{1}</text>",
-                     (kTop + bottom) / 2, escape_html(chart.y_label));
+  svg +=
+      fmt::format("<text x=\"13\" y=\"{0:.1f}\" text-anchor=\"middle\" transform=\"rotate(-90 13 {0:.1f})\">{1}</text>",
+                  (kTop + bottom) / 2, escape_html(chart.y_label));
   return svg;
 }
 
@@ -95,7 +96,8 @@ std::string series_svg(const ChartSeries& series, const Frame& frame) {
   if (series.line) {
     std::string path;
     for (const ChartPoint& point : series.points) {
-      if (drawn(point)) path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", frame.at_x(point.x), frame.at_y(point.y));
+      if (drawn(point))
+        path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", frame.at_x(point.x), frame.at_y(point.y));
     }
     if (path.find('L') != std::string::npos)
       svg += fmt::format("<path class=\"curve{}\" d=\"{}\"/>", series.dashed ? " dashed" : "", path);
@@ -136,8 +138,9 @@ std::string point_labels(const Chart& chart, const Frame& frame) {
     for (const ChartPoint& point : series.points) {
       if (!drawn(point) || point.label.empty()) continue;
       const double x = frame.at_x(point.x), y = frame.at_y(point.y), width = svg_text_width(point.label, 10.5);
-      const std::pair<double, double> places[] = {{x + 8, y + 4}, {x - 8 - width, y + 4}, {x - width / 2, y - 9}, {x - width / 2, y + 18},
-                                                  {x + 6, y - 7}, {x + 6, y + 15}};
+      const std::pair<double, double> places[] = {{x + 8, y + 4},         {x - 8 - width, y + 4},
+                                                  {x - width / 2, y - 9}, {x - width / 2, y + 18},
+                                                  {x + 6, y - 7},         {x + 6, y + 15}};
       for (const auto& [left, base] : places) {
         const Box box{left, base - 10, left + width, base + 2};
         if (box.left < kLeft + 2 || box.right > kWidth - 1 || box.top < 1 || box.bottom > kHeight - kBottom) continue;
@@ -154,7 +157,8 @@ std::string point_labels(const Chart& chart, const Frame& frame) {
 std::string legend(const Chart& chart) {
   std::string html = "<ul class=\"legend\">";
   for (const ChartSeries& series : chart.series) {
-    html += fmt::format("<li class=\"s{}\"><svg viewBox=\"0 0 32 16\" aria-hidden=\"true\">", series.colour % kSeriesColours);
+    html += fmt::format("<li class=\"s{}\"><svg viewBox=\"0 0 32 16\" aria-hidden=\"true\">",
+                        series.colour % kSeriesColours);
     if (series.line) html += fmt::format("<path class=\"curve{}\" d=\"M1 8H31\"/>", series.dashed ? " dashed" : "");
     if (series.marks) html += mark(series.colour, 16, 8);
     html += fmt::format("</svg> {}</li>", escape_html(series.name));
@@ -177,13 +181,17 @@ std::string chart_figure(const Chart& chart) {
 
 std::string histogram_figure(const Histogram& histogram) {
   constexpr double kW = 160, kBars = 64, kH = 78;
-  const auto at = [&](double value) { return 2 + (kW - 4) * (value - histogram.low) / (histogram.high - histogram.low); };
+  const auto at = [&](double value) {
+    return 2 + (kW - 4) * (value - histogram.low) / (histogram.high - histogram.low);
+  };
   const double largest = histogram.counts.empty()
                              ? 1.0
-                             : static_cast<double>(std::max<std::int64_t>(1, *std::max_element(histogram.counts.begin(), histogram.counts.end())));
+                             : static_cast<double>(std::max<std::int64_t>(
+                                   1, *std::max_element(histogram.counts.begin(), histogram.counts.end())));
   // One outline of all bars, relative and in half units: pages with hundreds of these stay small.
   std::string path = fmt::format("M{:.1f} {:.0f}", at(histogram.low), kBars);
-  const double step = (histogram.high - histogram.low) / std::max<double>(1.0, static_cast<double>(histogram.counts.size()));
+  const double step =
+      (histogram.high - histogram.low) / std::max<double>(1.0, static_cast<double>(histogram.counts.size()));
   for (std::size_t bin = 0; bin < histogram.counts.size(); ++bin) {
     path += fmt::format("V{:.1f}H{:.1f}", kBars - (kBars - 3) * static_cast<double>(histogram.counts[bin]) / largest,
                         at(histogram.low + step * static_cast<double>(bin + 1)));

@@ -18,7 +18,8 @@ struct Shade {
   bool log = false;
   /// 0.06 to 0.72: the least is still a colour, and text stays readable on the most.
   double opacity(double value) const {
-    double share = high > low ? (log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low)) : 1.0;
+    double share =
+        high > low ? (log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low)) : 1.0;
     if (std::isnan(share)) share = 0;
     return 0.06 + 0.66 * std::clamp(share, 0.0, 1.0);
   }
@@ -65,13 +66,15 @@ std::string heat_map_figure(const HeatMap& map) {
     for (std::size_t column = 0; column < map.columns.size(); ++column) {
       const double x = left + cell * static_cast<double>(column);
       const auto& value = map.cells[row][column];
-      const std::string place = fmt::format("x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"", x, y, cell, kRowHeight);
+      const std::string place =
+          fmt::format("x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"", x, y, cell, kRowHeight);
       const std::string what = fmt::format("{}, {} {}: ", map.rows[row], map.column_name, map.columns[column]);
       if (value && std::isfinite(*value)) {
         svg += fmt::format("<rect class=\"cell heat\" {} fill-opacity=\"{:.2f}\"><title>{}</title></rect>", place,
                            shade.opacity(*value), escape_html(what + value_text(*value)));
       } else {
-        svg += fmt::format("<rect class=\"cell missing\" {}><title>{}</title></rect>", place, escape_html(what + "not measured"));
+        svg += fmt::format("<rect class=\"cell missing\" {}><title>{}</title></rect>", place,
+                           escape_html(what + "not measured"));
       }
       if (!map.labels.empty() && !map.labels[row][column].empty())
         svg += svg_text(x + cell / 2, y + kRowHeight / 2 + 4, "middle", "small", map.labels[row][column]);
@@ -80,7 +83,8 @@ std::string heat_map_figure(const HeatMap& map) {
   }
   double last_end = -1e9;
   for (std::size_t column = 0; column < map.columns.size(); ++column) {
-    const double x = left + cell * (static_cast<double>(column) + 0.5), half = 0.5 * svg_text_width(map.columns[column], 12);
+    const double x = left + cell * (static_cast<double>(column) + 0.5),
+                 half = 0.5 * svg_text_width(map.columns[column], 12);
     if (x - half < last_end + 5) continue;
     last_end = x + half;
     svg += svg_text(x, bottom + 16, "middle", "axis", map.columns[column]);
@@ -94,8 +98,9 @@ std::string heat_map_figure(const HeatMap& map) {
     svg += svg_text(x, height - 8, "start", "small", low);
     x += svg_text_width(low, 10.5) + 5;
     for (int step = 0; step < 6; ++step, x += 16)
-      svg += fmt::format("<rect class=\"cell heat\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"16\" height=\"12\" fill-opacity=\"{:.2f}\"/>",
-                         x, height - 18, 0.06 + 0.66 * step / 5);
+      svg += fmt::format(
+          "<rect class=\"cell heat\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"16\" height=\"12\" fill-opacity=\"{:.2f}\"/>", x,
+          height - 18, 0.06 + 0.66 * step / 5);
     svg += svg_text(x + 5, height - 8, "start", "small", high + (shade.log ? " (logarithmic)" : ""));
   }
   svg += "</svg>";

@@ -15,7 +15,10 @@ std::size_t character_length(const std::string& text, std::size_t at) {
   };
   const std::uint32_t first = byte(at);
   if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  const std::size_t length = first >= 0xf0 && first < 0xf5   ? 4
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xc2 && first < 0xe0 ? 2
+                                                             : 0;
   std::uint32_t code = length == 4 ? first & 7u : length == 3 ? first & 15u : first & 31u;
   for (std::size_t index = 1; index < length; ++index) {
     if ((byte(at + index) & 0xc0u) != 0x80u) return 0;
@@ -106,11 +109,20 @@ std::string escape_html(const std::string& text) {
       continue;
     }
     switch (byte) {
-      case '&': escaped += "&amp;"; break;
-      case '<': escaped += "&lt;"; break;
-      case '>': escaped += "&gt;"; break;
-      case '"': escaped += "&quot;"; break;
-      default: escaped.append(text, at, length);
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped.append(text, at, length);
     }
     at += length;
   }
@@ -137,7 +149,8 @@ std::string html_table(const Table& table, const std::string& caption) {
 std::string html_page(const std::string& title, const std::string& body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n<style>{}</style>\n</head>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, "
+      "initial-scale=1\">\n<title>{}</title>\n<style>{}</style>\n</head>\n"
       "<body>\n<main>\n{}</main>\n</body>\n</html>\n",
       escape_html(title), kStyle, body);
 }

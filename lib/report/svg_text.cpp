@@ -9,12 +9,14 @@
 namespace kvq {
 
 std::string svg_open(double width, double height, const std::string& alternative) {
-  return fmt::format("<svg viewBox=\"0 0 {:g} {:g}\" role=\"img\" aria-label=\"{}\">", width, height, escape_html(alternative));
+  return fmt::format("<svg viewBox=\"0 0 {:g} {:g}\" role=\"img\" aria-label=\"{}\">", width, height,
+                     escape_html(alternative));
 }
 
 std::string svg_text(double x, double y, const char* anchor, const std::string& css_class, const std::string& text) {
   const std::string name = css_class.empty() ? "" : fmt::format(" class=\"{}\"", css_class);
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>", x, y, anchor, name, escape_html(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>", x, y, anchor, name,
+                     escape_html(text));
 }
 
 double svg_text_width(const std::string& text, double font_size) {

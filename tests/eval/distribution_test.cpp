@@ -23,7 +23,9 @@ NamedQuantizer static_keys(const FakeModel& model, const std::string& recipe) {
     LayerQuantizer sides;
     for (const Side side : kSides) {
       SideQuantizer& part = sides.side(side);
-      part = {.recipe = quantizer->recipe.side(side), .kv_heads = quantizer->shape.kv_heads, .head_dim = quantizer->shape.head_dim,
+      part = {.recipe = quantizer->recipe.side(side),
+              .kv_heads = quantizer->shape.kv_heads,
+              .head_dim = quantizer->shape.head_dim,
               .codebooks = {uniform_codebook(quantizer->recipe.side(side).bits)}};
       if (part.recipe.range == RangeKind::Static) {
         part.lower.assign(8, -0.4f);
@@ -67,7 +69,8 @@ TEST_CASE("The histogram of keys counts what a plain loop counts, sinks left out
   CHECK(keys->outlier_rate == Approx(static_cast<double>(outside) / (510 * 8)));
   CHECK(keys->calibrated_outlier_rate == 0.125);
   std::int64_t moved = 0;  // on the border of two bins fp32 and double may differ
-  for (int bin = 0; bin < kDistributionBins; ++bin) moved += std::abs(counts[static_cast<std::size_t>(bin)] - keys->counts[static_cast<std::size_t>(bin)]);
+  for (int bin = 0; bin < kDistributionBins; ++bin)
+    moved += std::abs(counts[static_cast<std::size_t>(bin)] - keys->counts[static_cast<std::size_t>(bin)]);
   CHECK(moved <= 4);
   CHECK(keys->codebooks == std::vector<std::vector<float>>{uniform_codebook(2).centroids});
 
@@ -89,7 +92,8 @@ TEST_CASE("Oracles, the unquantized cache and parts have no histograms") {
   std::vector<std::int32_t> ids(40, 3);
   NamedQuantizer part = static_keys(model, "int2");
   part.parts.side = Side::Key;
-  const auto result = observe_distributions(model, ids, {static_keys(model, "int2:range=window"), part}, quiet_context());
+  const auto result =
+      observe_distributions(model, ids, {static_keys(model, "int2:range=window"), part}, quiet_context());
   CHECK_FALSE(result[0][0].sides[0].has_value());
   CHECK(result[1].empty());
 }

@@ -278,8 +278,8 @@ TEST_CASE("Means by position: half octaves that cover every prediction once, and
 
   FakeModel model;
   const auto windows = random_windows(3, 40, 24);
-  const PerplexityReport report =
-      evaluate_perplexity(model, windows, {per_token(model.config().kv, model.config().rope, kInt2)}, nullptr, quiet_context());
+  const PerplexityReport report = evaluate_perplexity(
+      model, windows, {per_token(model.config().kv, model.config().rope, kInt2)}, nullptr, quiet_context());
   for (const VariantResult& result : report.results) {
     REQUIRE(result.position_nll.size() + 1 == report.position_edges.size());
     double nll = 0, kl = 0;
@@ -296,11 +296,13 @@ TEST_CASE("Means by position: half octaves that cover every prediction once, and
 TEST_CASE("One layer or side quantized by itself is no cache, and all parts together are the whole") {
   FakeModel model;
   const auto windows = random_windows(2, 30, 24);
-  NamedQuantizer whole = per_token(model.config().kv, model.config().rope, kInt2), all = whole, first = whole, last = whole, none = whole;
+  NamedQuantizer whole = per_token(model.config().kv, model.config().rope, kInt2), all = whole, first = whole,
+                 last = whole, none = whole;
   all.parts.layers = {0, 1};
   first.parts = {{0}, Side::Key};
   last.parts = {{1}, std::nullopt};
-  const PerplexityReport report = evaluate_perplexity(model, windows, {whole, all, first, last}, nullptr, quiet_context());
+  const PerplexityReport report =
+      evaluate_perplexity(model, windows, {whole, all, first, last}, nullptr, quiet_context());
   CHECK(report.results[1].window_nll == report.results[2].window_nll);
   CHECK(report.results[1].counted);
   for (std::size_t part = 2; part < 5; ++part) CHECK_FALSE(report.results[part].counted);

@@ -34,15 +34,25 @@ VariantResult variant(const std::string& name, double shift, const std::string& 
   row.position_kl = {shift, shift};
   row.source = {name + ".h5", sha256, {{"calibration", std::string(64, 'c')}}, ""};
   row.layers.resize(2);
-  row.layers[1].sides[0] = SideDistribution{std::vector<std::int64_t>(kDistributionBins, 7), 1, 2, {{-1.0f, 0.25f}}, 0.01, 0.011};
+  row.layers[1].sides[0] =
+      SideDistribution{std::vector<std::int64_t>(kDistributionBins, 7), 1, 2, {{-1.0f, 0.25f}}, 0.01, 0.011};
   return row;
 }
 
 ReportDocument example() {
   ReportDocument document;
   Evaluation& evaluation = document.evaluations.emplace_back();
-  evaluation.subject = {"m.gguf", "t.txt", 999, "seqlen = 100\n", std::string(64, 'm'), std::string(64, 'k'), std::string(64, 't'), "fp32", "never",
-                        "kvq-eval perplexity --model m.gguf", "kvq-eval 0.1.0"};
+  evaluation.subject = {"m.gguf",
+                        "t.txt",
+                        999,
+                        "seqlen = 100\n",
+                        std::string(64, 'm'),
+                        std::string(64, 'k'),
+                        std::string(64, 't'),
+                        "fp32",
+                        "never",
+                        "kvq-eval perplexity --model m.gguf",
+                        "kvq-eval 0.1.0"};
   PerplexityReport& report = evaluation.report;
   report.seqlen = 100;
   report.windows = 5;
@@ -94,7 +104,8 @@ TEST_CASE("What is read from a report writes the same report again") {
       document.question = "why?";
       document.claims = {{"helps", "nuq3-1%", "none"}};
       document.commands = {"a", "b"};
-      document.passkey = PasskeyEvaluation{document.evaluations[0].subject, {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}}};
+      document.passkey =
+          PasskeyEvaluation{document.evaluations[0].subject, {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}}};
     }
     const std::string text = document_json(document);
     write_bytes(dir / "report.json", text);
@@ -116,7 +127,8 @@ TEST_CASE("Reports of one model and text become one, the baseline once") {
 TEST_CASE("Another quantizer of the same recipe keeps its row, named after its report") {
   ReportDocument other = example();
   other.evaluations[0].report.results[1].source.sha256 = std::string(64, '9');
-  const ReportDocument merged = merge_reports({named("a", example()), named("b.json", other), named("b.json", other)}, true, quiet_context().log);
+  const ReportDocument merged =
+      merge_reports({named("a", example()), named("b.json", other), named("b.json", other)}, true, quiet_context().log);
   REQUIRE(merged.evaluations[0].report.results.size() == 3);
   CHECK(merged.evaluations[0].report.results[2].name == "nuq3-1% [b.json]");
 }
@@ -128,25 +140,34 @@ TEST_CASE("Reports that do not belong together are refused with both files and w
     return refusal({named("a.json", example()), named("b.json", other)});
   };
   for (const std::string& message :
-       {with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }), with([](Evaluation& e) { e.subject.text_sha256[0] = 'x'; }),
-        with([](Evaluation& e) { e.report.seqlen = 50; }), with([](Evaluation& e) { e.subject.bos = "window"; })}) {
+       {with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }),
+        with([](Evaluation& e) { e.subject.text_sha256[0] = 'x'; }), with([](Evaluation& e) { e.report.seqlen = 50; }),
+        with([](Evaluation& e) { e.subject.bos = "window"; })}) {
     CHECK_THAT(message, ContainsSubstring("a.json and b.json cannot be compared"));
   }
-  CHECK_THAT(with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }), ContainsSubstring("the model is m.gguf (sha256 mmmm") && ContainsSubstring("xmmm"));
-  CHECK_THAT(with([](Evaluation& e) { e.report.seqlen = 50; }), ContainsSubstring("--seqlen") && ContainsSubstring("is 100 in the first, 50 in the second"));
+  CHECK_THAT(with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }),
+             ContainsSubstring("the model is m.gguf (sha256 mmmm") && ContainsSubstring("xmmm"));
+  CHECK_THAT(with([](Evaluation& e) { e.report.seqlen = 50; }),
+             ContainsSubstring("--seqlen") && ContainsSubstring("is 100 in the first, 50 in the second"));
   CHECK_THAT(with([](Evaluation& e) { e.report.windows = 4; }), ContainsSubstring("--max-windows"));
   CHECK_THAT(with([](Evaluation& e) { e.subject.dtype = "bf16"; }), ContainsSubstring("--dtype"));
-  CHECK_THAT(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 0.01; }), ContainsSubstring("loss of window 2"));
+  CHECK_THAT(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 0.01; }),
+             ContainsSubstring("loss of window 2"));
   CHECK(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 1e-5; }).empty());
 }
 
 TEST_CASE("Passkey grids join an evaluation of the same model, and each other when the prompts are the same") {
   ReportDocument passkey;
-  passkey.passkey = PasskeyEvaluation{example().evaluations[0].subject, {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}, {"nuq3-1%", {{1024, 950, 0.05, 0, 1}}, {"1"}, "3"}}};
-  CHECK(merge_reports({named("a", example()), named("p", passkey)}, true, quiet_context().log).passkey->results.size() == 2);
+  passkey.passkey = PasskeyEvaluation{
+      example().evaluations[0].subject,
+      {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}, {"nuq3-1%", {{1024, 950, 0.05, 0, 1}}, {"1"}, "3"}}};
+  CHECK(
+      merge_reports({named("a", example()), named("p", passkey)}, true, quiet_context().log).passkey->results.size() ==
+      2);
   ReportDocument other = passkey;
   other.passkey->results[1] = {"nuq2-1%", {{1024, 950, 0.05, 0, 1}}, {"2"}, "2"};
-  CHECK(merge_reports({named("p", passkey), named("q", other)}, true, quiet_context().log).passkey->results.size() == 3);
+  CHECK(merge_reports({named("p", passkey), named("q", other)}, true, quiet_context().log).passkey->results.size() ==
+        3);
   other.passkey->results[0].cells[0].depth = 0.5;
   CHECK_THAT(refusal({named("p", passkey), named("q", other)}), ContainsSubstring("depth"));
 }
