@@ -106,7 +106,7 @@ Command experiment_command(Tool& tool) {
       ->required()
       ->expected(1)
       ->take_all();
-  command->add_option("--cache", options->cache, "how quantized caches are run: simulated or packed")
+  command->add_option("--cache", options->cache, "how quantized caches are run: simulated, packed or cuda")
       ->check(CLI::IsMember(cache_kind_names()))
       ->capture_default_str();
   command->add_option("--windows", options->windows, "windows of each text, instead of the experiment's own number")

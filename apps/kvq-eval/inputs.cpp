@@ -14,7 +14,7 @@ namespace kvq::apps {
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
   command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")->expected(1)->take_all();
-  command.add_option("--cache", options.cache, "how quantized caches are run: simulated, or packed: the bits themselves, on the CPU")
+  command.add_option("--cache", options.cache, "how quantized caches are run: simulated, or the bits themselves: packed (on the CPU), cuda (on a GPU)")
       ->check(CLI::IsMember(cache_kind_names()))
       ->capture_default_str();
 }

@@ -24,6 +24,7 @@ class KvCache : public AttentionBackend {
 enum class CacheKind {
   Simulated,  ///< keys and values are quantized and kept dequantized: fast where whole windows are given at once
   Packed,     ///< the bits themselves, on the CPU
+  Cuda,       ///< the bits themselves, on the GPU
 };
 
 /// Names on the command line, in the order of CacheKind.
@@ -39,7 +40,8 @@ struct CacheParts {
   bool operator==(const CacheParts&) const = default;
 };
 
-/// Throws what the constructors of SimulatedCache and PackedCache throw; Usage for parts of a packed cache.
+/// Throws what the constructors of SimulatedCache and PackedCache and make_cuda_cache() throw; Usage for parts of a cache
+/// that is not simulated.
 std::unique_ptr<KvCache> make_cache(CacheKind kind, std::shared_ptr<const Quantizer> quantizer, int threads,
                                     const CacheParts& parts = {});
 

@@ -25,6 +25,7 @@ MAY_INCLUDE = {
     "lib/artifacts": {"core", "config", "quant"},
     "lib/model": {"core", "formats"},
     "lib/cache": {"core", LAYOUT, "quant", "model"},
+    "lib/cuda": {"core", LAYOUT, "kernels/cuda", "quant", "model", "cache"},
     "lib/calib": {"core", "stats", "text", "model", "artifacts"},
     "lib/fit": {"core", "stats", "quant", "artifacts"},
     "lib/eval": {"core", "stats", "text", "quant", "model", "cache", "fit", "artifacts", "report"},
@@ -38,7 +39,7 @@ ONLY_IN = {
     r"zlib\.h": {"lib/artifacts"},
     r"spdlog/.*": {"apps/common"},
     r"CLI/.*": {"apps"},
-    r"(ATen|c10|caffe2|torch)/.*": {"lib/model", "lib/cache", "lib/calib", "lib/eval"},
+    r"(ATen|c10|caffe2|torch)/.*": {"lib/model", "lib/cache", "lib/cuda", "lib/calib", "lib/eval"},
 }
 NOT_IN_HEADERS = {
     r"nlohmann/(?!json_fwd\.hpp).*": "a header may include nlohmann/json_fwd.hpp only",
