@@ -62,9 +62,7 @@ struct FitGroup {
   fs::path thresholds;  ///< empty: none needed
 };
 
-bool needs_thresholds(const SideRecipe& side) {
-  return side.outliers > 0 && side.axis == Axis::Channel && side.range == RangeKind::Static;
-}
+bool needs_thresholds(const SideRecipe& side) { return side.outliers > 0 && side.range == RangeKind::Static; }
 
 std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::map<std::tuple<std::size_t, bool, int, double>, FitGroup> groups;

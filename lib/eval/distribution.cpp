@@ -49,12 +49,12 @@ std::optional<SideDistribution> distribution_of(const SideQuantizer& side, std::
   const SideRecipe& recipe = side.recipe;
   const bool known = (recipe.axis == Axis::Channel && recipe.range == RangeKind::Static) ||
                      (recipe.axis == Axis::Token && recipe.range == RangeKind::Online);
-  if (!known || x.empty()) return std::nullopt;
+  if (!known || side.codebooks.empty() || x.empty()) return std::nullopt;
   EncodedTokens encoded;
   try {
     SideEncoder(side).encode(x, encoded);
-  } catch (const ExactOverflow&) {
-    return std::nullopt;  // a picture must not end an evaluation that did not meet this value
+  } catch (const Error&) {
+    return std::nullopt;  // a picture must not end an evaluation: nothing says that its cache met this value
   }
   SideDistribution result;
   result.counts.assign(kDistributionBins, 0);
