@@ -15,6 +15,7 @@ struct WindowComparison {
   double nll = 0;                ///< mean, nats
   std::vector<float> kl;         ///< KL(unquantized ‖ variant) of every predicted token, nats, >= 0
   std::int64_t same_top1 = 0;    ///< positions whose most likely token is the unquantized one's
+  std::vector<float> token_nll = {};  ///< of every predicted token, nats
 };
 
 /// `hidden[0]` is the unquantized model's, the others are compared with it; each `[tokens, hidden]` fp32, before the final

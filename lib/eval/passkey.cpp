@@ -104,6 +104,7 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
   for (std::size_t index = 0; index < quantizers.size(); ++index) {
     results[index + 1].name = quantizers[index].name;
     check_belongs(*quantizers[index].quantizer, model.config(), fmt::format("quantizer '{}'", quantizers[index].name));
+    results[index + 1].sha256 = quantizers[index].source.sha256;
     caches.push_back(make_cache(quantizers[index].cache, quantizers[index].quantizer, context.threads));
   }
   const int new_tokens = passkey_new_tokens(options.chat);
