@@ -40,6 +40,7 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
       fail(ErrorKind::Mismatch, fmt::format("--quantizer {}: was calibrated with another tokenizer (sha256 {:.12}…), that of {} is {:.12}…",
                                             path, file.provenance.tokenizer_sha256, options.model.string(), inputs.tokenizer->sha256));
     }
+    check_belongs(file.quantizer, inputs.model->config(), "--quantizer " + path);
     std::string name = short_form(file.quantizer.recipe);
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";

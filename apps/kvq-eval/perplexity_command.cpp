@@ -12,6 +12,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/fingerprint.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 #include <kvq/eval/plan.h>
 #include <kvq/eval/report.h>
 #include <kvq/text/corpus.h>
@@ -70,10 +71,11 @@ void print_plan(const PerplexityOptions& options, const Inputs& inputs, const st
                                          {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
-    print_result(fmt::format("windows   {} of {} tokens\ncaches    {}, the unquantized one included\n"
-                             "memory    about {}\ntime      about {}\n",
-                             windows.size(), options.seqlen, caches,
-                             human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+    print_result(
+        fmt::format("windows   {} of {}\ncaches    {}, the unquantized one included\n"
+                    "memory    about {}\ntime      about {}\n",
+                    windows.size(), plural(options.seqlen, "token"), caches,
+                    human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
   }
 }
 
@@ -92,8 +94,9 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   const auto tokens = static_cast<std::int64_t>(streams[0].ids.size());
   const std::int64_t text_per_window = options.seqlen - (inputs.prepend_bos ? 1 : 0);
   const std::int64_t used = static_cast<std::int64_t>(windows.size()) * text_per_window;
-  context.log.info(fmt::format("{} windows of {} tokens from {} tokens of text; {} tokens are not used", windows.size(),
-                               options.seqlen, tokens, tokens - used));
+  context.log.info(fmt::format("{} of {} from {} of text; {} not used", plural(windows.size(), "window"),
+                               plural(options.seqlen, "token"), plural(tokens, "token"),
+                               plural(tokens - used, "token")));
   warn_beyond_context(*inputs.model, "--seqlen", options.seqlen, context.log);
   warn_of_overlap(inputs, windows, context.log);
   if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
@@ -134,7 +137,9 @@ Command perplexity_command(Tool& tool) {
       ->capture_default_str();
   command->add_option("--max-windows", options->max_windows, "at most so many windows (default: all)")
       ->check(whole_number(1, std::uint64_t{1} << 40));
-  command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
+  command
+      ->add_option("--max-kl", options->max_kl,
+                   "recommend the cheapest cache whose mean KL divergence is at most this, in nats")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
   add_part_options(*command, options->parts);

@@ -31,8 +31,9 @@ void check_device() {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess || devices == 0) {
-    fail(ErrorKind::Device, fmt::format("--cache cuda: there is no usable GPU here ({}); --cache packed runs on the CPU",
-                                        status == cudaSuccess ? "no device" : cudaGetErrorString(status)));
+    fail(ErrorKind::Device,
+         fmt::format("--cache cuda: there is no usable GPU here ({}); --cache packed runs on the CPU",
+                     status == cudaSuccess ? "no device" : cudaGetErrorString(status)));
   }
   int device = 0, major = 0;
   check_cuda(cudaGetDevice(&device), "asking for the device");
@@ -49,6 +50,11 @@ const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
   if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token) {
     fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the kernels know keys with a range per channel and "
                                        "values with a range per token; --cache packed knows others",
+                                       short_form(recipe)));
+  }
+  if (recipe.key.rounding.uses_blocks() || recipe.value.rounding.uses_blocks()) {
+    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the GPU's encoder knows no feedback and no icm yet; "
+                                       "--cache packed and --cache simulated do",
                                        short_form(recipe)));
   }
   const RopeParams& rope = quantizer->rope;
@@ -69,8 +75,9 @@ void check(cuda::Status status, const KvShape& shape, const char* what) {
       fail(ErrorKind::Mismatch,
            fmt::format("--cache cuda: head_dim is {}; the kernels know 64, 80, 96, 128 and 256", shape.head_dim));
     case cuda::Status::UnsupportedHeads:
-      fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} query heads for {} kv heads; the kernels take up to 8 for one",
-                                            shape.heads, shape.kv_heads));
+      fail(ErrorKind::Mismatch,
+           fmt::format("--cache cuda: {} query heads for {} kv heads; the kernels take up to 8 for one", shape.heads,
+                       shape.kv_heads));
     case cuda::Status::TooMuchSharedMemory:
       fail(ErrorKind::Device, fmt::format("--cache cuda: this GPU has too little shared memory for {} kv heads of {}",
                                           shape.kv_heads, shape.head_dim));
@@ -148,9 +155,9 @@ void CudaCache::refuse_what_did_not_fit(int index, std::int64_t first_token, con
   const Side side = report[0].overflow >> 16 & 1 ? Side::Value : Side::Key;
   auto channel = static_cast<int>(report[0].overflow & 0xffff);
   const SideQuantizer& quantizer = quantizer_->layers[static_cast<std::size_t>(index)].side(side);
-  const auto row = numbers(side == Side::Key ? key : value)
-                       .subspan(static_cast<std::size_t>(token * quantizer.width()),
-                                static_cast<std::size_t>(quantizer.width()));
+  const auto row =
+      numbers(side == Side::Key ? key : value)
+          .subspan(static_cast<std::size_t>(token * quantizer.width()), static_cast<std::size_t>(quantizer.width()));
   if (channel == 0xffff) {  // the range: its largest value is named
     const auto larger = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
     channel = static_cast<int>(std::max_element(row.begin(), row.end(), larger) - row.begin());

@@ -17,14 +17,13 @@ namespace kvq {
 
 namespace {
 
-// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300), as laid down in docs/results.md.
+// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300).
 constexpr const char* kTask =
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about "
     "the important information there.";
 constexpr const char* kFiller =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 constexpr const char* kQuestion = "What is the pass key? The pass key is";
-constexpr int kNewTokensRaw = 8, kNewTokensChat = 24;
 
 std::string passkey_text(std::int64_t fillers, double depth, const std::string& key) {
   const auto before = static_cast<std::int64_t>(std::llround(depth * static_cast<double>(fillers)));
@@ -69,6 +68,8 @@ std::vector<std::int32_t> generate(Model& model, const Tokenizer& tokenizer, con
 
 }  // namespace
 
+int passkey_new_tokens(bool chat) { return chat ? 24 : 8; }
+
 PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t length, double depth, bool chat, bool prepend_bos,
                                   std::uint64_t seed) {
   Rng rng(seed);
@@ -102,10 +103,11 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
   std::vector<std::unique_ptr<KvCache>> caches;
   for (std::size_t index = 0; index < quantizers.size(); ++index) {
     results[index + 1].name = quantizers[index].name;
+    check_belongs(*quantizers[index].quantizer, model.config(), fmt::format("quantizer '{}'", quantizers[index].name));
     results[index + 1].sha256 = quantizers[index].source.sha256;
     caches.push_back(make_cache(quantizers[index].cache, quantizers[index].quantizer, context.threads));
   }
-  const int new_tokens = options.chat ? kNewTokensChat : kNewTokensRaw;
+  const int new_tokens = passkey_new_tokens(options.chat);
   const auto cells = static_cast<std::int64_t>(options.lengths.size() * options.depths.size());
   context.progress.begin("passkey prompts", cells * options.trials * static_cast<std::int64_t>(results.size()));
   for (std::size_t length = 0; length < options.lengths.size(); ++length) {

@@ -19,6 +19,9 @@ struct PasskeyOptions {
   std::uint64_t seed = 0;
 };
 
+/// Tokens that are generated after each prompt.
+int passkey_new_tokens(bool chat);
+
 struct PasskeyCell {
   std::int64_t length = 0, prompt_tokens = 0;
   double depth = 0;
@@ -32,7 +35,7 @@ struct PasskeyResult {
   std::string sha256 = {};                 ///< of the quantizer file; empty for the baseline
 };
 
-/// Baseline first. New tokens: 8 (raw), 24 (chat). Decoding appends to the same cache token by token.
+/// Baseline first. Decoding appends to the same cache token by token.
 std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& tokenizer, bool prepend_bos,
                                             const std::vector<NamedQuantizer>& quantizers, const PasskeyOptions& options,
                                             RunContext& context);

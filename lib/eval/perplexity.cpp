@@ -8,6 +8,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/stats/quantile.h>
@@ -32,12 +33,7 @@ struct Variants {
   Variants(const ModelConfig& config, const std::vector<NamedQuantizer>& quantizers, int threads)
       : exact(config.kv, config.rope) {
     for (const NamedQuantizer& named : quantizers) {
-      if (!(named.quantizer->shape == config.kv)) {
-        const KvShape& shape = named.quantizer->shape;
-        fail(ErrorKind::Mismatch, fmt::format("quantizer '{}' is for {} layers of {} kv heads of {}, the model has {} of {} of {}",
-                                              named.name, shape.layers, shape.kv_heads, shape.head_dim, config.kv.layers,
-                                              config.kv.kv_heads, config.kv.head_dim));
-      }
+      check_belongs(*named.quantizer, config, fmt::format("quantizer '{}'", named.name));
       quantized.push_back(make_cache(named.cache, named.quantizer, threads, named.parts));
       first_layer.push_back(named.parts.layers.empty() ? 0 : named.parts.layers.front());
       whole.push_back(named.parts.all());
@@ -142,7 +138,34 @@ VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_
   return result;
 }
 
+std::string describe(const KvShape& shape) {
+  return fmt::format("{} of {} for {} of {}", plural(shape.layers, "layer"), plural(shape.heads, "query head"),
+                     plural(shape.kv_heads, "kv head"), shape.head_dim);
+}
+
+std::string describe(const RopeParams& rope) {
+  std::string text = fmt::format("{}, theta {}, {}", rope.kind, rope.theta, plural(rope.rotary_dim, "channel"));
+  if (rope.kind != "default") text += fmt::format(", factor {}", rope.factor);
+  if (rope.kind == "llama3") {
+    text += fmt::format(", frequency factors {} and {}, original context {}", rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_context);
+  }
+  return text;
+}
+
 }  // namespace
+
+void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name) {
+  if (!(quantizer.shape == config.kv)) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("{}: is for {}, the model has {}", name, describe(quantizer.shape), describe(config.kv)));
+  }
+  // Fields that a kind does not use do not count.
+  if (describe(quantizer.rope) != describe(config.rope)) {
+    fail(ErrorKind::Mismatch, fmt::format("{}: is for another rotary embedding ({}) than the model's ({})", name,
+                                          describe(quantizer.rope), describe(config.rope)));
+  }
+}
 
 std::vector<std::int64_t> position_edges_of(std::int64_t predictions) {
   std::vector<std::int64_t> edges = {0};
@@ -179,10 +202,12 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     }
   }
   report.resumed = report.windows - static_cast<std::int64_t>(missing.size());
-  if (report.resumed > 0) context.log.info(fmt::format("{} of {} windows were finished before", report.resumed, report.windows));
+  if (report.resumed > 0)
+    context.log.info(fmt::format("finished before: {} of {}", report.resumed, plural(report.windows, "window")));
 
-  context.progress.begin(fmt::format("{} windows × {} caches, layers", missing.size(), variants.size()),
-                         steps_per_window * static_cast<std::int64_t>(missing.size()));
+  context.progress.begin(
+      fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
+      steps_per_window * static_cast<std::int64_t>(missing.size()));
   for (const std::int64_t window : missing) {
     records[window] = run_window(model, windows[window], variants, context);
     if (journal) journal->store(window, records[window]);

@@ -69,10 +69,15 @@ struct PerplexityReport {
   std::vector<std::int64_t> position_edges;
 };
 
+/// Throws Mismatch, beginning with `name`, for a quantizer of another shape or another rotary embedding than the
+/// model's: a cache rotates keys as its quantizer says.
+void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name);
+
 /// Half octaves from 0 to `predictions`: a context matters by its order of magnitude.
 std::vector<std::int64_t> position_edges_of(std::int64_t predictions);
 
-/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer, tensor, position) and Mismatch (quantizer of another shape).
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer,
+/// tensor, position) and what check_belongs throws.
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
                                      RunContext& context);

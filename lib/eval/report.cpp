@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <kvq/core/plural.h>
+
 namespace kvq {
 
 namespace {
@@ -12,7 +14,11 @@ namespace {
 /// Four significant digits, as people compare them; exact zero stays "0".
 std::string digits(double value) { return value == 0 ? "0" : fmt::format("{:#.4g}", value); }
 
-std::string megabytes(std::int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) * 1e-6); }
+/// Hundredths; below one, three significant digits, since a short window of a small model must not read as nothing.
+std::string megabytes(std::int64_t bytes) {
+  const double value = static_cast<double>(bytes) * 1e-6;
+  return value < 1 ? fmt::format("{:#.3g}", value) : fmt::format("{:.2f}", value);
+}
 
 const VariantResult* least_damage(const PerplexityReport& report) {
   const VariantResult* best = nullptr;
@@ -24,7 +30,8 @@ const VariantResult* least_damage(const PerplexityReport& report) {
 }
 
 std::string head(const std::string& title, const ReportSubject& subject) {
-  return fmt::format("# {}\n\nModel `{}`, text `{}` ({} tokens).\n\n", title, subject.model, subject.text, subject.text_tokens);
+  return fmt::format("# {}\n\nModel `{}`, text `{}` ({}).\n\n", title, subject.model, subject.text,
+                     plural(subject.text_tokens, "token"));
 }
 
 std::string settings_section(const ReportSubject& subject) {
@@ -73,9 +80,10 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
   }
   if (const VariantResult* closest = least_damage(report)) {
     if (closest->kl_mean <= max_kl) {
-      return fmt::format("Recommendation: none of these within a mean KL of {:g} nats is smaller than fp16 at {} tokens; {} takes "
-                         "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
-                         max_kl, report.seqlen, closest->name, closest->bits_counted, closest->bits_counted_32k);
+      return fmt::format(
+          "Recommendation: none of these within a mean KL of {:g} nats is smaller than fp16 at {}; {} takes "
+          "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
+          max_kl, plural(report.seqlen, "token"), closest->name, closest->bits_counted, closest->bits_counted_32k);
     }
     return fmt::format("Recommendation: none of these stays within a mean KL of {:g} nats; {} comes closest with {} at {:.2f} "
                        "bits per value. Try more bits, or raise --max-kl.",
@@ -98,7 +106,8 @@ std::string answer(const PerplexityReport& report, double max_kl) {
 
 std::string perplexity_markdown(const ReportSubject& subject, const PerplexityReport& report, double max_kl) {
   std::string text = head("What a quantized KV cache costs", subject);
-  text += fmt::format("{} windows of {} tokens, {} predicted tokens each.\n\n", report.windows, report.seqlen, report.seqlen - 1);
+  text += fmt::format("{} of {}, {} each.\n\n", plural(report.windows, "window"), plural(report.seqlen, "token"),
+                      plural(report.seqlen - 1, "predicted token"));
   text += to_markdown(perplexity_table(report));
   text +=
       "\n- *bits*: nominal bits of the codes; *counted*: all that the cache occupies (codes, ranges, outliers, "

@@ -24,7 +24,7 @@ configure() {
 build() {
   local preset=$1 jobs=$2
   shift 2
-  say "building build/$preset with $jobs jobs"
+  say "building build/$preset with $(some "$jobs" job)"
   (cd "$root" && cmake --build --preset "$preset" --parallel "$jobs" ${1+--target "$@"}) >&2
 }
 

@@ -234,6 +234,20 @@ TEST_CASE("A quantizer of another shape is refused with both shapes") {
   }
 }
 
+TEST_CASE("A quantizer of another rotary embedding is refused with both") {
+  FakeModel model;
+  RopeParams other = model.config().rope;
+  other.theta = 12345.0;
+  try {
+    evaluate_perplexity(model, random_windows(1, 10, 24), {per_token(model.config().kv, other, kInt4)}, nullptr,
+                        quiet_context());
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Mismatch);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("theta 12345") && ContainsSubstring("theta 10000"));
+  }
+}
+
 TEST_CASE("NaN in the weights stops the run in every cache") {
   FakeModel model;
   model.value_weight[1][0][0].fill_(std::nanf(""));

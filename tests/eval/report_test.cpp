@@ -95,6 +95,25 @@ TEST_CASE("The table gives the baseline no damage and shows what is missing as a
                                                   "93.00", "1.50×"});
 }
 
+TEST_CASE("A small cache is not shown as none at all") {
+  PerplexityReport report = example();
+  report.results[1].cache_bytes = 12345;
+  report.results[2].cache_bytes = 994'900;
+  report.results[3].cache_bytes = 999'999;
+  const Table table = perplexity_table(report);
+  CHECK(table.rows[1][4] == "0.0123");
+  CHECK(table.rows[2][4] == "0.995");
+  CHECK(table.rows[3][4] == "1.00");
+}
+
+TEST_CASE("One window is singular") {
+  PerplexityReport report = example();
+  report.windows = 1;
+  report.seqlen = 2;
+  CHECK_THAT(perplexity_markdown(kSubject, report, 0.1),
+             ContainsSubstring("\n1 window of 2 tokens, 1 predicted token each.\n"));
+}
+
 TEST_CASE("File names of any bytes do not spoil a report") {
   ReportSubject subject = kSubject;
   subject.model = "mod\xff\xfe.gguf";
