@@ -287,8 +287,8 @@ TEST_CASE("Means by position: half octaves that cover every prediction once, and
   CHECK(edges.back() == 2047);
   CHECK(std::is_sorted(edges.begin(), edges.end()));
   CHECK(std::adjacent_find(edges.begin(), edges.end()) == edges.end());
-  CHECK(position_edges_of(1) == std::vector<std::int64_t>{0, 1});
-  CHECK(position_edges_of(10) == std::vector<std::int64_t>{0, 1, 2, 3, 4, 6, 8, 10});
+  CHECK((position_edges_of(1) == std::vector<std::int64_t>{0, 1}));
+  CHECK((position_edges_of(10) == std::vector<std::int64_t>{0, 1, 2, 3, 4, 6, 8, 10}));
 
   FakeModel model;
   const auto windows = random_windows(3, 40, 24);

@@ -197,7 +197,8 @@ TEST_CASE("What is no report is refused by name, wherever it is wrong") {
   CHECK_THAT(read_refusal(dir, R"({"model": "m", "results": []})"), ContainsSubstring("earlier version"));
   // Every key that is missing or of another type is named, or the report is read all the same; never a crash.
   const json whole = json::parse(good);
-  for (const auto& [pointer, value] : whole.flatten().items()) {
+  const json flat = whole.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
     for (const json& bad : {json("text"), json(-1.5), json(json::array()), json(json::object())}) {
       json damaged = whole;
       damaged[json::json_pointer(pointer)] = bad;
