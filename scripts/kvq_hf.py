@@ -28,10 +28,10 @@ import torch
 class Side:
     """Quantizer of the keys or the values of one layer."""
 
+    KNOWN = set("codebook bits axis range rope outliers cap weights share qnorm widths levels rotate feedback icm order damp clip".split())
+
     def __init__(self, group, recipe, sinks, heads, head_dim):
-        known = {"codebook", "bits", "axis", "range", "rope", "outliers", "cap", "weights", "share", "qnorm"}
-        unknown = set(recipe) - known
-        if unknown:
+        if unknown := set(recipe) - self.KNOWN:
             raise ValueError(f"{group.name}: this script does not know the recipe's {', '.join(sorted(unknown))}")
         self.axis, self.sinks, self.heads, self.head_dim = recipe["axis"], sinks, heads, head_dim
         self.range = recipe.get("range", "static" if self.axis == "channel" else "online")
@@ -41,10 +41,32 @@ class Side:
         self.post_rope = recipe.get("rope", "pre") == "post"
         self.unit = 2.0 ** int(group.attrs["exponent"])
         tensor = lambda name: torch.from_numpy(group[name][...].astype("float32"))
-        centroids, self.decoded = tensor("centroids"), tensor("decoded")
-        self.boundaries = 0.5 * centroids[:, :-1] + 0.5 * centroids[:, 1:]
         if self.range == "static":
             self.lower, self.upper = tensor("lower").flatten(), tensor("upper").flatten()
+        # For each channel its boundaries between levels, padded with infinity, and what its codes stand for.
+        width = heads * head_dim
+        if recipe.get("widths", "flat") == "pair":
+            names = [f"_{bits}" for bits in group["widths"][...].flatten()]
+        else:
+            names = [""] * width
+        books = {name: (tensor("centroids" + name), tensor("decoded" + name)) for name in set(names)}
+        most = max(centroids.shape[1] for centroids, _ in books.values())
+        self.boundaries, self.decoded = torch.full((width, most), torch.inf), torch.zeros(width, most + 1)
+        for channel, name in enumerate(names):
+            centroids, decoded = (book[channel * book.shape[0] // width] for book in books[name])
+            self.boundaries[channel, : len(centroids) - 1] = 0.5 * centroids[:-1] + 0.5 * centroids[1:]
+            self.decoded[channel, : len(decoded)] = decoded
+        self.mixing = self.order = None
+        if recipe.get("rotate", "none") == "hadamard":
+            matrix = torch.ones(1, 1)
+            while head_dim % (2 * len(matrix)) == 0:
+                matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+            self.mixing, self.scale = matrix / math.sqrt(len(matrix)), tensor("rotation_scale").flatten()
+        self.feedback, self.icm = recipe.get("feedback", False), recipe.get("icm", 0)
+        if self.feedback or self.icm:
+            self.order = torch.from_numpy(group["coding_order"][...].astype("int64"))
+            self.updates = tensor("feedback") if self.feedback else None
+            self.fisher = torch.stack([h[o][:, o] for h, o in zip(tensor("fisher"), self.order)]) if self.icm else None
 
     def half(self, x):
         """What is stored as fp16(x / unit). Overflow is an error in kvq, too."""
@@ -53,61 +75,72 @@ class Side:
             raise OverflowError("an exact value does not fit fp16: the calibration saw nothing as large")
         return stored * self.unit
 
-    def levels(self, x_hat):
-        """Nearest levels, `[tokens, width]`; ties belong to the lower one."""
-        result = torch.empty_like(x_hat)
-        books = self.boundaries.shape[0]
-        width = x_hat.shape[1] // books
-        for book in range(books):
-            part = slice(book * width, (book + 1) * width)
-            codes = torch.bucketize(x_hat[:, part].contiguous(), self.boundaries[book].to(x_hat.device))
-            result[:, part] = self.decoded[book].to(x_hat.device)[codes]
-        return result
+    def mix(self, x):
+        return (x.reshape(x.shape[0], -1, len(self.mixing)) @ self.mixing.to(x.device)).reshape(x.shape)
 
-    def by_channel(self, x):
+    def round(self, x, zero, scale, exact, channels):
+        """Nearest levels of these channels, `[tokens, channels]`; ties belong to the lower one. Exact values as they are stored."""
+        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
+        x_hat = (x - zero) * torch.where(torch.isfinite(inverse), inverse, torch.zeros_like(inverse))
+        codes = torch.searchsorted(self.boundaries[channels].to(x.device), x_hat.T.contiguous())
+        result = zero + scale * self.decoded[channels].to(x.device).gather(1, codes).T
+        return torch.where(exact, self.half(torch.where(exact, x, torch.zeros_like(x))), result)
+
+    def range_of_channels(self, x):
+        """Zero and scale `[1, width]`, and which values stay exact."""
         if self.range == "window":  # the oracle: percentiles of the window itself, interpolated as numpy does
             ordered = x.sort(dim=0).values.double()
             ends = []
             for q in (self.outliers / 2, 1 - self.outliers / 2):
-                place = q * (x.shape[0] - 1)
-                low = math.floor(place)
+                low = math.floor(q * (x.shape[0] - 1))
                 high = min(low + 1, x.shape[0] - 1)
-                ends.append((ordered[low] + (ordered[high] - ordered[low]) * (place - low)).float())
+                ends.append((ordered[low] + (ordered[high] - ordered[low]) * (q * (x.shape[0] - 1) - low)).float())
             lower, upper = ends
         else:
             lower, upper = self.lower.to(x.device), self.upper.to(x.device)
         zero, scale = 0.5 * lower + 0.5 * upper, 0.5 * upper - 0.5 * lower
-        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-        inverse = torch.where(torch.isfinite(inverse), inverse, torch.zeros_like(inverse))
-        result = zero + scale * self.levels((x - zero) * inverse)
-        if self.outliers == 0:
-            return result
-        exact = (x < lower) | (x > upper)
+        exact = ((x < lower) | (x > upper)) & (self.outliers > 0)
         if self.cap:
             limit = math.ceil(self.cap * x.shape[1] - 1e-9)
-            excess = torch.maximum(lower - x, x - upper) * torch.where(inverse > 0, inverse, torch.full_like(inverse, torch.inf))
+            excess = torch.where(scale > 0, torch.maximum(lower - x, x - upper) / scale, torch.full_like(x, torch.inf))
             order = torch.where(exact, excess, torch.full_like(excess, -torch.inf)).argsort(dim=1, descending=True, stable=True)
-            kept = torch.zeros_like(exact).scatter_(1, order[:, :limit], True)
-            exact &= kept
-        return torch.where(exact, self.half(torch.where(exact, x, torch.zeros_like(x))), result)
+            exact &= torch.zeros_like(exact).scatter_(1, order[:, :limit], True)
+        return zero[None], scale[None], exact
 
-    def by_token(self, x):
-        width = x.shape[1]
-        k = 0 if self.outliers == 0 else max(1, math.floor(self.outliers * width / 2 + 0.5))
-        if 2 * k >= width:
-            return self.half(x)
+    def range_of_tokens(self, x):
+        """Zero and scale `[tokens, 1]`, and which values stay exact: the k largest, then the k smallest of the rest."""
+        k = 0 if self.outliers == 0 else max(1, math.floor(self.outliers * x.shape[1] / 2 + 0.5))
         exact = torch.zeros_like(x, dtype=torch.bool)
-        if k:  # the k largest, then the k smallest of the rest, ties to the lower channel
+        if 2 * k >= x.shape[1]:
+            return torch.zeros_like(x[:, :1]), torch.zeros_like(x[:, :1]), ~exact
+        if k:  # ties to the lower channel
             exact.scatter_(1, x.argsort(dim=1, descending=True, stable=True)[:, :k], True)
-            rest = torch.where(exact, torch.full_like(x, torch.inf), x)
-            exact.scatter_(1, rest.argsort(dim=1, stable=True)[:, :k], True)
+            exact.scatter_(1, torch.where(exact, torch.full_like(x, torch.inf), x).argsort(dim=1, stable=True)[:, :k], True)
         low = torch.where(exact, torch.full_like(x, torch.inf), x).amin(dim=1, keepdim=True)
         high = torch.where(exact, torch.full_like(x, -torch.inf), x).amax(dim=1, keepdim=True)
         zero = self.half(0.5 * low + 0.5 * high)
-        scale = self.half(torch.maximum(high - zero, zero - low))
-        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-        result = zero + scale * self.levels((x - zero) * torch.where(torch.isfinite(inverse), inverse, torch.zeros_like(inverse)))
-        return torch.where(exact, self.half(torch.where(exact, x, torch.zeros_like(x))), result)
+        return zero, self.half(torch.maximum(high - zero, zero - low)), exact
+
+    def round_in_order(self, x, zero, scale, exact):
+        """One channel of every head at a time: its error goes into those to come, then coordinate descent on eᵀHe."""
+        first = torch.arange(self.heads)[:, None] * self.head_dim
+        columns = (self.order + first).flatten().to(x.device)  # channel at each coding position
+        spread = lambda range_: range_.expand(x.shape[0], x.shape[1])[:, columns].reshape(x.shape[0], self.heads, -1)
+        y, zero, scale, exact = spread(x).clone(), spread(zero), spread(scale), spread(exact)
+        target, q = y.clone(), torch.empty_like(y)
+        step = lambda j, value: self.round(value, zero[:, :, j], scale[:, :, j], exact[:, :, j], (self.order + first)[:, j])
+        for j in range(self.head_dim):
+            q[:, :, j] = step(j, y[:, :, j])
+            if self.feedback:
+                y[:, :, j + 1 :] -= self.updates[:, j, j + 1 :].to(x.device) * (y[:, :, j] - q[:, :, j])[:, :, None]
+        if self.icm:
+            fisher = self.fisher.to(x.device)
+            rest = torch.einsum("thj,hjk->thk", target - q, fisher)
+            for j in list(range(self.head_dim))[::-1] * self.icm:
+                better = step(j, q[:, :, j] + rest[:, :, j] / fisher[:, j, j])
+                rest -= fisher[:, j] * (better - q[:, :, j])[:, :, None]
+                q[:, :, j] = better
+        return torch.empty_like(x).index_copy_(1, columns, q.reshape(x.shape))
 
     def __call__(self, x, first_position):
         """`x`: `[tokens, kv_heads, head_dim]` of one sequence, its first token at `first_position`."""
@@ -117,7 +150,15 @@ class Side:
         if self.range == "window" and first_position:
             raise ValueError("range=window takes the range of a whole window and cannot continue one")
         if coded.shape[0]:
-            coded = self.by_channel(coded) if self.axis == "channel" else self.by_token(coded)
+            if self.mixing is not None:
+                coded = self.mix(coded * self.scale.to(x.device))
+            ranges = (self.range_of_channels if self.axis == "channel" else self.range_of_tokens)(coded)
+            if self.order is not None:
+                coded = self.round_in_order(coded, *ranges)
+            else:
+                coded = self.round(coded, *ranges, slice(None))
+            if self.mixing is not None:
+                coded = self.mix(coded) / self.scale.to(x.device)
         return torch.cat([self.half(flat[:sinks]), coded]).reshape(x.shape).to(x.dtype)
 
 

@@ -217,6 +217,12 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
     std::erase_if(part.evaluations.front().report.results,
                   [&](const VariantResult& row) { return row.name != "none" && row.source.sha256 != sha256; });
     KVQ_ASSERT(part.evaluations.front().report.results.size() > 1);
+    for (VariantResult& row : part.evaluations.front().report.results) {
+      if (row.name == "none") continue;
+      // Beside others of its recipe in one pass it was named after its file, too.
+      const std::string which = row.parts.all() ? "" : row.name.substr(row.name.rfind(" ["));
+      row.name = short_form(cell->recipe) + which;
+    }
     part.commands = lines_of(commands_file(cell->quantizer));
     part.commands.push_back(eval_command(run, batch).text());
     write_file_atomically(cell->result, document_json(part), true);

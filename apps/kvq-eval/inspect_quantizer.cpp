@@ -23,6 +23,8 @@ constexpr std::int64_t kLengths[] = {2048, 32768};
 
 std::string levels_of(const SideQuantizer& side) {
   const std::vector<float>& levels = side.codebooks.front().centroids;
+  if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
+    return fmt::format("{} to {}", levels.size(), side.codebooks.back().centroids.size());
   std::string text = fmt::format("{}", levels.size());
   if (side.codebooks.size() > 1) text += fmt::format(" × {}", side.codebooks.size());
   return text;

@@ -11,6 +11,7 @@
 #include <kvq/eval/perplexity.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/head_rotation.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -58,6 +59,12 @@ std::optional<SideDistribution> distribution_of(const SideQuantizer& side, std::
   }
   SideDistribution result;
   result.counts.assign(kDistributionBins, 0);
+  std::vector<float> rotated;
+  if (recipe.rotation != Rotation::None) {  // ranges and levels are those of the rotated values
+    rotated.assign(x.begin(), x.end());
+    HeadRotation(side.rotation_scale, side.kv_heads, side.head_dim).forward(rotated);
+    x = rotated;
+  }
   const Ranges ranges(side, encoded);
   const auto width = static_cast<std::size_t>(side.width());
   for (std::size_t index = 0; index < x.size(); ++index) {

@@ -23,7 +23,7 @@ inline constexpr std::int64_t kDistributionTokens = 512;
 struct SideDistribution {
   std::vector<std::int64_t> counts;           ///< `[kDistributionBins]`
   std::int64_t below = 0, above = 0;          ///< beyond the bins
-  std::vector<std::vector<float>> codebooks;  ///< centroids: one codebook, or one per kv head
+  std::vector<std::vector<float>> codebooks;  ///< centroids: one codebook, or one per kv head or width
   double outlier_rate = 0;                    ///< exact values per value here, sinks left out
   double calibrated_outlier_rate = 0;
 };

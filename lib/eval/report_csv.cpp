@@ -24,7 +24,7 @@ Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
   for (const Evaluation& evaluation : evaluations) {
     for (const VariantResult& result : evaluation.report.results) {
       std::string layers;
-      for (const int layer : result.parts.layers) layers += (layers.empty() ? "" : " ") + std::to_string(layer);
+      for (const int layer : result.parts.layers) layers += fmt::format("{}{}", layers.empty() ? "" : " ", layer);
       const auto if_counted = [&](const std::string& text) { return result.counted ? text : std::string(); };
       table.rows.push_back({evaluation.subject.model,
                             evaluation.subject.text,

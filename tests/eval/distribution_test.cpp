@@ -74,13 +74,13 @@ TEST_CASE("The histogram of keys counts what a plain loop counts, sinks left out
   CHECK(moved <= 4);
   CHECK(keys->codebooks == std::vector<std::vector<float>>{uniform_codebook(2).centroids});
 
-  // Values per token: nothing but outliers is beyond the token's own range.
+  // Values per token: nothing but outliers is beyond the token's own range, whose stored width may be rounded down.
   const auto& values = result[0][0].sides[1];
   REQUIRE(values.has_value());
   std::int64_t within = 0, all = values->below + values->above;
   for (int bin = 0; bin < kDistributionBins; ++bin) {
     all += values->counts[static_cast<std::size_t>(bin)];
-    if (bin >= 20 && bin <= 60) within += values->counts[static_cast<std::size_t>(bin)];
+    if (bin >= 19 && bin <= 60) within += values->counts[static_cast<std::size_t>(bin)];
   }
   CHECK(all == 510 * 8);
   CHECK(values->outlier_rate == 0.25);  // one at each end of eight

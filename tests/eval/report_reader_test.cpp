@@ -5,6 +5,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/log.h>
+#include <kvq/eval/report_charts.h>
 #include <kvq/eval/report_reader.h>
 
 using namespace kvq;
@@ -196,7 +197,8 @@ TEST_CASE("What is no report is refused by name, wherever it is wrong") {
   CHECK_THAT(read_refusal(dir, R"({"model": "m", "results": []})"), ContainsSubstring("earlier version"));
   // Every key that is missing or of another type is named, or the report is read all the same; never a crash.
   const json whole = json::parse(good);
-  for (const auto& [pointer, value] : whole.flatten().items()) {
+  const json flat = whole.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
     for (const json& bad : {json("text"), json(-1.5), json(json::array()), json(json::object())}) {
       json damaged = whole;
       damaged[json::json_pointer(pointer)] = bad;
@@ -208,4 +210,12 @@ TEST_CASE("What is no report is refused by name, wherever it is wrong") {
     damaged.erase(key);
     CHECK_THAT(read_refusal(dir, damaged.dump()), ContainsSubstring(key));
   }
+}
+
+TEST_CASE("Recipes that differ in their bits only are one family") {
+  CHECK(recipe_family("nuq3-1%") == "nuqB-1%");
+  CHECK(recipe_family("K=nuq4-1%:sink=0/V=int2") == "K=nuqB-1%:sink=0/V=intB");
+  CHECK(recipe_family("kvq1.5") == "kvqB");
+  CHECK(recipe_family("kvq2:icm=0") == "kvqB:icm=0");
+  CHECK(recipe_family("none") == "none");
 }

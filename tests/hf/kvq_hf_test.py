@@ -16,7 +16,7 @@ import tempfile
 
 TOLERANCE = 1e-3  # nats, of a mean over windows
 RECIPES = ["nuq3-1%", "nuq2-1%:qnorm,sink=4,share=head", "nuq4:weights=none", "int4:key=token", "nf3-5%:rope=post", "int3-2%:cap=3%",
-           "K=nuq4-1%/V=int2:sink=0", "int3:range=window", "nf4:key=token,value=channel", "int8"]
+           "K=nuq4-1%/V=int2:sink=0", "int3:range=window", "nf4:key=token,value=channel", "int8", "kvq2", "kvq3:rotate=none", "nuq2-1%:feedback,icm=2"]
 
 
 def skip(reason):

@@ -58,7 +58,7 @@ few=$(ls x/quantizers/*/int4.h5 | head -1)
 runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 5 --threads 2 --quantizer "$few" --json
 sha=$(sha256sum "$few" | cut -d' ' -f1)
 [[ $(json "$out" 'report["results"][1]["window_nll"]') == \
-   $(json first.json "[r['window_nll'] for r in report['evaluations'][0]['results'] if r['sha256'] == '$sha'][0]") ]] || problem "numbers"
+   "$(json first.json "[r['window_nll'] for r in report['evaluations'][0]['results'] if r['sha256'] == '$sha'][0]")" ]] || problem "numbers"
 
 # Killed hard at several points, the next run ends the same.
 for delay in 0.3 0.8 1.5; do
@@ -70,7 +70,7 @@ for delay in 0.3 0.8 1.5; do
 done
 runs "${run[@]}" -o y
 numbers='[(r["name"], r["window_nll"], r["bits_counted"]) for r in report["evaluations"][0]["results"]]'
-[[ $(json y/report.json "$numbers") == $(json first.json "$numbers") ]] || problem "after kills"
+[[ $(json y/report.json "$numbers") == "$(json first.json "$numbers")" ]] || problem "after kills"
 
 # What is wrong in the file is named with its line and key.
 bad() { sed "$2" small.toml >bad.toml && refused "$1" "${run[@]/small/bad}" -o z; rm bad.toml; }

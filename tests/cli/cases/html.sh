@@ -34,6 +34,6 @@ runs kvq-eval passkey --model "$model" --quantizer "$quantizer" --lengths 900 --
 runs python3 "$check" passkey
 
 # Names cannot break out of the page.
-cp "$evaluation_text" '<script>alert(1)</script>&".txt'
-runs kvq-eval perplexity --model "$model" --text '<script>alert(1)</script>&".txt' --seqlen 64 --max-windows 1 -o evil
+cp "$evaluation_text" '<script>alert(1)&".txt'
+runs kvq-eval perplexity --model "$model" --text '<script>alert(1)&".txt' --seqlen 64 --max-windows 1 -o evil
 runs python3 "$check" evil
