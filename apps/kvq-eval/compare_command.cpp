@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
 

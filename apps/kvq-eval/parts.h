@@ -3,8 +3,6 @@
 
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "kvq-eval/inputs.h"
 
 namespace kvq::apps {

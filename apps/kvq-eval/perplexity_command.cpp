@@ -109,7 +109,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
     journal = std::make_unique<WindowJournal>(
         folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads), tool.common().force);
   }
-  const PerplexityReport report = evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
+  const PerplexityReport report =
+      evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
   ReportDocument document;
   document.max_kl = options.max_kl;
   document.evaluations.push_back({report_subject(tool, options.inputs, inputs), report});

@@ -40,8 +40,8 @@ struct CacheParts {
   bool operator==(const CacheParts&) const = default;
 };
 
-/// Throws what the constructors of SimulatedCache and PackedCache and make_cuda_cache() throw; Usage for parts of a cache
-/// that is not simulated.
+/// Throws what the constructors of SimulatedCache and PackedCache and make_cuda_cache() throw; Usage for parts of a
+/// cache that is not simulated.
 std::unique_ptr<KvCache> make_cache(CacheKind kind, std::shared_ptr<const Quantizer> quantizer, int threads,
                                     const CacheParts& parts = {});
 

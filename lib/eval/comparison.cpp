@@ -50,8 +50,9 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
   for (std::size_t variant = 0; variant < hidden.size(); ++variant) {
     result[variant].nll = nll_sum[variant] / static_cast<double>(predictions);
     if (!std::isfinite(result[variant].nll)) {
-      fail(ErrorKind::Numeric, fmt::format("cache {}: the window's mean loss is {}; the logits of the model hold NaN or infinity",
-                                           variant, result[variant].nll));
+      fail(ErrorKind::Numeric,
+           fmt::format("cache {}: the window's mean loss is {}; the logits of the model hold NaN or infinity", variant,
+                       result[variant].nll));
     }
   }
   return result;

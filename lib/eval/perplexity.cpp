@@ -232,7 +232,8 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       result.bits_nominal = nominal_bits(quantizer.recipe);
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
-      result.bits_counted_32k = forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
+      result.bits_counted_32k =
+          forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
       const NamedQuantizer& named = quantizers[variant - 1];
       result.counted = !quantizer.recipe.is_oracle() && named.parts.all();
       result.cache = cache_kind_names()[static_cast<std::size_t>(named.cache)];

@@ -1,6 +1,6 @@
 #pragma once
-// Baseline and any number of quantizers over the same windows, layer by layer side by side: one read of the weights, one
-// baseline head per chunk of logits.
+// Baseline and any number of quantizers over the same windows, layer by layer side by side: one read of the weights,
+// one baseline head per chunk of logits.
 
 #include <cstdint>
 #include <memory>
@@ -62,7 +62,7 @@ struct VariantResult {
 
 struct PerplexityReport {
   std::int64_t seqlen = 0, windows = 0;
-  std::int64_t resumed = 0;  ///< windows taken from the journal
+  std::int64_t resumed = 0;            ///< windows taken from the journal
   std::vector<VariantResult> results;  ///< the unquantized baseline first, named `none`
   double seconds = 0;
   /// Intervals [edge, next edge) of predicted tokens, 0 being the prediction of the window's second token.

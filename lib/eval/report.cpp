@@ -73,10 +73,11 @@ Table perplexity_table(const PerplexityReport& report) {
 
 std::string recommendation(const PerplexityReport& report, double max_kl) {
   if (const VariantResult* best = recommend(report, max_kl)) {
-    return fmt::format("Recommendation: {} — the cheapest of these within a mean KL of {:g} nats: {:.2f} bits per value counted "
-                       "({:.2f} at 32K), KL {}, ΔNLL {}, {:.1f}× smaller than fp16.",
-                       best->name, max_kl, best->bits_counted, best->bits_counted_32k, digits(best->kl_mean),
-                       digits(best->delta_nll), 16.0 / best->bits_counted);
+    return fmt::format(
+        "Recommendation: {} — the cheapest of these within a mean KL of {:g} nats: {:.2f} bits per value counted "
+        "({:.2f} at 32K), KL {}, ΔNLL {}, {:.1f}× smaller than fp16.",
+        best->name, max_kl, best->bits_counted, best->bits_counted_32k, digits(best->kl_mean), digits(best->delta_nll),
+        16.0 / best->bits_counted);
   }
   if (const VariantResult* closest = least_damage(report)) {
     if (closest->kl_mean <= max_kl) {
@@ -85,9 +86,10 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
           "{:.2f} bits per value ({:.2f} at 32K). Judge with longer windows.",
           max_kl, plural(report.seqlen, "token"), closest->name, closest->bits_counted, closest->bits_counted_32k);
     }
-    return fmt::format("Recommendation: none of these stays within a mean KL of {:g} nats; {} comes closest with {} at {:.2f} "
-                       "bits per value. Try more bits, or raise --max-kl.",
-                       max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);
+    return fmt::format(
+        "Recommendation: none of these stays within a mean KL of {:g} nats; {} comes closest with {} at {:.2f} "
+        "bits per value. Try more bits, or raise --max-kl.",
+        max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);
   }
   return "No quantizer was given: this is the unquantized model alone.";
 }
@@ -153,14 +155,15 @@ Table passkey_table(const std::vector<PasskeyResult>& results) {
 }
 
 std::string passkey_markdown(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {
-  std::string text = fmt::format("# Passkey retrieval\n\nModel `{}`. Keys found / prompts, by prompt length.\n\n", subject.model);
+  std::string text =
+      fmt::format("# Passkey retrieval\n\nModel `{}`. Keys found / prompts, by prompt length.\n\n", subject.model);
   text += to_markdown(passkey_table(results)) + "\n## By depth\n\n";
   Table table;
   table.header = {"cache", "length", "prompt tokens", "depth", "found"};
   for (const PasskeyResult& result : results) {
     for (const PasskeyCell& cell : result.cells) {
-      table.rows.push_back({result.name, std::to_string(cell.length), std::to_string(cell.prompt_tokens), percent(cell.depth),
-                            fmt::format("{}/{}", cell.found, cell.trials)});
+      table.rows.push_back({result.name, std::to_string(cell.length), std::to_string(cell.prompt_tokens),
+                            percent(cell.depth), fmt::format("{}/{}", cell.found, cell.trials)});
     }
   }
   return text + to_markdown(table) + settings_section(subject);

@@ -57,7 +57,9 @@ std::string recipe_family(const std::string& name) {
     if (at + 1 < name.size() && name[at + 1] == '=') continue;  // the side of "K=nuq3"
     while (at + 1 < name.size() && std::isalpha(static_cast<unsigned char>(name[at + 1])) != 0) family += name[++at];
     const std::size_t digits = at;
-    const auto is_digit = [&](std::size_t place) { return place < name.size() && std::isdigit(static_cast<unsigned char>(name[place])) != 0; };
+    const auto is_digit = [&](std::size_t place) {
+      return place < name.size() && std::isdigit(static_cast<unsigned char>(name[place])) != 0;
+    };
     while (is_digit(at + 1) || (at > digits && name[at + 1] == '.' && is_digit(at + 2))) ++at;  // 3, 1.5
     if (at > digits) family += 'B';
   }
@@ -259,9 +261,10 @@ std::optional<Histogram> side_histogram(const VariantResult& result, int layer, 
   std::string levels;
   for (const float level : distribution->codebooks.front())
     levels += fmt::format("{}{:.3g}", levels.empty() ? "" : ", ", level);
-  histogram.text = fmt::format("{} values, {:.2g} % exact, {} beyond ±{:g}; levels {}", total,
-                               100 * distribution->outlier_rate, distribution->below + distribution->above,
-                               kDistributionReach, distribution->codebooks.size() > 1 ? "of several codebooks" : levels);
+  histogram.text =
+      fmt::format("{} values, {:.2g} % exact, {} beyond ±{:g}; levels {}", total, 100 * distribution->outlier_rate,
+                  distribution->below + distribution->above, kDistributionReach,
+                  distribution->codebooks.size() > 1 ? "of several codebooks" : levels);
   return histogram;
 }
 
