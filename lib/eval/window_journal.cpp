@@ -35,7 +35,7 @@ bool take_floats(std::string_view& bytes, std::vector<float>& values) {
   std::uint64_t count = 0;
   if (!take(bytes, count) || count > bytes.size() / sizeof(float)) return false;
   values.resize(count);
-  std::memcpy(values.data(), bytes.data(), count * sizeof(float));
+  if (count > 0) std::memcpy(values.data(), bytes.data(), count * sizeof(float));
   bytes.remove_prefix(count * sizeof(float));
   return true;
 }

@@ -244,6 +244,15 @@ std::string join(const std::string& head, const std::vector<std::string>& words)
   return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
 }
 
+/// A text that is no recipe says nothing.
+bool says(const std::string& text, const Recipe& recipe) {
+  try {
+    return parse_unchecked(text) == recipe;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Recipe parse_recipe(const std::string& text) {
@@ -267,7 +276,7 @@ std::string short_form(const Recipe& recipe) {
   std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
   if (!default_sinks) words.push_back(sinks);
   std::string both = join(head_of(recipe.key), words);
-  if (parse_unchecked(both) == recipe) return both;  // else the sides differ in more than the shared words can say
+  if (says(both, recipe)) return both;  // else the sides differ in more than the shared words can say
   std::vector<std::string> key_words = words_of(recipe.key, Side::Key, nullptr);
   if (!default_sinks) key_words.push_back(sinks);
   return fmt::format("K={}/V={}", join(head_of(recipe.key), key_words),
