@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kInputs[] = {"--model", "--text", "--calib", "--thresholds", "--quantizer", "--recipe"};
+constexpr const char* kInputs[] = {"--model",  "--text", "--calib", "--thresholds",      "--quantizer",
+                                   "--recipe", "file",   "reports", "--calibration-text"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {
@@ -33,7 +34,7 @@ std::vector<NamedPath> input_paths(const CLI::App& app, const CLI::App& command)
     const CLI::Option* option = command.get_option_no_throw(name);
     if (!option) continue;
     for (const std::string& value : option->results()) {
-      const fs::path path = std::string(name) == "--text" ? TextArgument::parse(value).path : fs::path(value);
+      const fs::path path = std::string(name).ends_with("text") ? TextArgument::parse(value).path : fs::path(value);
       std::error_code error;
       if (std::string(name) == "--recipe" && !fs::exists(path, error)) continue;  // a short form
       paths.push_back({name, path});

@@ -199,6 +199,10 @@ void Tool::check_output(const std::filesystem::path& output) const {
 
 std::string Tool::resolved_config() const { return settings_as_toml(*impl_->command); }
 
+std::string Tool::command_line() const { return command_as_text(impl_->name, *impl_->command); }
+
+std::string Tool::producer() const { return impl_->name + " " KVQ_VERSION; }
+
 void print_result(const std::string& text) {
   errno = 0;
   std::cout << text;

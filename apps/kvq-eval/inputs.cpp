@@ -8,6 +8,7 @@
 
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/core/error.h>
+#include <kvq/core/hash.h>
 
 namespace kvq::apps {
 
@@ -52,9 +53,26 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";
     inputs.fingerprints.push_back(std::move(file.fingerprints));
-    inputs.quantizers.push_back({name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache});
+    VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]),
+                         file.provenance.parents, ""};
+    inputs.quantizers.push_back(
+        {name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache, {}, std::move(source)});
   }
   return inputs;
+}
+
+ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs) {
+  ReportSubject subject;
+  subject.model = options.model.filename().string();
+  if (subject.model.empty()) subject.model = options.model.parent_path().filename().string();  // a folder with a slash
+  subject.settings = tool.resolved_config();
+  subject.model_sha256 = inputs.model->sha256();
+  subject.tokenizer_sha256 = inputs.tokenizer->sha256;
+  subject.dtype = options.dtype;
+  subject.bos = inputs.prepend_bos ? "window" : "never";
+  subject.command = tool.command_line();
+  subject.producer = tool.producer();
+  return subject;
 }
 
 }  // namespace kvq::apps

@@ -72,10 +72,10 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   if (tool.common().dry_run) return print_plan(passkey, options, inputs, tool.common().json);
   const std::vector<PasskeyResult> results =
       evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);
-  const ReportSubject subject{options.inputs.model.filename().string(), "", 0, tool.resolved_config()};
-  const std::string json = passkey_json(subject, results);
-  if (folder) folder->write(json, passkey_markdown(subject, results));
-  print_result(tool.common().json ? json : to_text(passkey_table(results)));
+  ReportDocument document;
+  document.passkey = {report_subject(tool, options.inputs, inputs), results};
+  if (folder) folder->write(document);
+  print_result(tool.common().json ? document_json(document) : to_text(passkey_table(results)));
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ Command passkey_command(Tool& tool) {
   command->add_option("--seed", options->seed, "seed of the keys")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "folder for report.json and report.md");
+  command->add_option("-o,--output", options->output, "folder for report.json, .md, .html and .csv");
   tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }

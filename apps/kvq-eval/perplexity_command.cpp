@@ -7,6 +7,7 @@
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
 #include "kvq-eval/inputs.h"
+#include "kvq-eval/parts.h"
 #include "kvq-eval/report_folder.h"
 
 #include <kvq/core/error.h>
@@ -26,6 +27,7 @@ struct PerplexityOptions {
   std::string text;
   std::int64_t seqlen = 2048, max_windows = 0;
   double max_kl = 0.1;
+  PartOptions parts;
   std::filesystem::path output;
 };
 
@@ -87,7 +89,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   if (!options.output.empty() && !tool.common().dry_run) {
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   }
-  const Inputs inputs = load_inputs(options.inputs, context);
+  Inputs inputs = load_inputs(options.inputs, context);
+  select_parts(options.parts, options.inputs, inputs);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
   const std::vector<Window> windows =
       sequential_windows(streams, options.seqlen, inputs.prepend_bos, inputs.bos(), options.max_windows);
@@ -108,15 +111,19 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   }
   const PerplexityReport report =
       evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
-  const ReportSubject subject{options.inputs.model.filename().string(), argument.path.filename().string(), tokens,
-                              tool.resolved_config()};
-  const std::string json = perplexity_json(subject, report);
+  ReportDocument document;
+  document.max_kl = options.max_kl;
+  document.evaluations.push_back({report_subject(tool, options.inputs, inputs), report});
+  ReportSubject& subject = document.evaluations.front().subject;
+  subject.text = argument.path.filename().string();
+  subject.text_sha256 = streams[0].text_sha256;
+  subject.text_tokens = tokens;
   if (folder) {
-    folder->write(json, perplexity_markdown(subject, report, options.max_kl));
+    folder->write(document);
     journal->remove();
   }
   if (tool.common().json) {
-    print_result(json);
+    print_result(document_json(document));
   } else {
     print_result(to_text(perplexity_table(report)) + "\n" + recommendation(report, options.max_kl));
   }
@@ -140,8 +147,9 @@ Command perplexity_command(Tool& tool) {
                    "recommend the cheapest cache whose mean KL divergence is at most this, in nats")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
+  add_part_options(*command, options->parts);
   command->add_option("-o,--output", options->output,
-                      "folder for report.json and report.md; an interrupted run resumes there");
+                      "folder for report.json, .md, .html and .csv; an interrupted run resumes there");
   tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }

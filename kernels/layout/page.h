@@ -30,6 +30,8 @@ struct SideShape {
   int outliers_per_end = 0;           ///< axis token: exact values on each end of a token; 0: none
   bool varying_outliers = false;      ///< axis channel with static thresholds: number differs from token to token
   std::int64_t outlier_capacity = 0;  ///< entries in the page, if varying; a multiple of kOutlierBlockEntries, or 0
+  /// Codes of one page and kv head where not all are alike (widths=pair, grouped_codes.h); 0: 64 · bits a channel.
+  std::int64_t head_code_bits = 0;
 
   constexpr int width() const { return kv_heads * head_dim; }
   constexpr int entries_per_token() const { return 2 * outliers_per_end < width() ? 2 * outliers_per_end : width(); }
@@ -40,7 +42,9 @@ struct SideShape {
   /// Bytes of an outlier's channel: within the token (axis token), within the group of heads (axis channel).
   constexpr int channel_bytes() const { return (varying_outliers ? head_dim > 256 : width() > 256) ? 2 : 1; }
   constexpr std::int64_t row_bytes() const { return std::int64_t{kPageTokens} * bits / 8; }
-  constexpr std::int64_t code_bytes() const { return kv_heads * code_page_bytes(head_dim, bits); }
+  constexpr std::int64_t code_bytes() const {
+    return kv_heads * (head_code_bits > 0 ? div_up(head_code_bits, 8) : code_page_bytes(head_dim, bits));
+  }
   constexpr std::int64_t count_bytes() const {
     return varying_outliers
                ? std::int64_t{kPageTokens} * outlier_groups(kv_heads, head_dim) * outlier_count_bytes(head_dim)

@@ -1,5 +1,7 @@
 #include <kvq/artifacts/recipe_toml.h>
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include <kvq/config/toml_table.h>
@@ -16,10 +18,29 @@ std::string toml_float(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+/// Only where a recipe rounds otherwise than KVQuant: all of it then.
+std::string rounding_to_toml(Side which, const SideRecipe& side) {
+  const RoundingRecipe& rounding = side.rounding;
+  const SideRecipe plain;
+  if (rounding == plain.rounding && side.widths == plain.widths && side.levels == 0 && side.rotation == plain.rotation)
+    return "";
+  std::string text;
+  if (which == Side::Key) text += fmt::format("widths = \"{}\"\n", word_of(kWidthsWords, side.widths));
+  if (which == Side::Value) {
+    text += fmt::format("levels = {}\n", code_levels(side));
+    text += fmt::format("rotate = \"{}\"\n", word_of(kRotationWords, side.rotation));
+  }
+  text += fmt::format("feedback = {}\n", rounding.feedback);
+  text += fmt::format("icm = {}\n", rounding.icm);
+  text += fmt::format("order = \"{}\"\n", word_of(kOrderWords, rounding.order));
+  text += fmt::format("damp = {}\n", toml_float(rounding.damp));
+  return text + fmt::format("clip = {}\n", toml_float(rounding.clip));
+}
+
 std::string side_to_toml(Side which, const SideRecipe& side) {
   std::string text = fmt::format("\n[{}]\n", side_name(which));
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
-  text += fmt::format("bits = {}\n", side.bits);
+  text += fmt::format("bits = {}\n", side.half_bit ? side.bits + 0.5 : side.bits);
   text += fmt::format("axis = \"{}\"\n", word_of(kAxisWords, side.axis));
   text += fmt::format("range = \"{}\"\n", word_of(kRangeWords, side.range));
   if (which == Side::Key) text += fmt::format("rope = \"{}\"\n", word_of(kRopeWords, side.post_rope));
@@ -28,7 +49,7 @@ std::string side_to_toml(Side which, const SideRecipe& side) {
   text += fmt::format("weights = \"{}\"\n", word_of(kWeightWords, side.weights));
   text += fmt::format("share = \"{}\"\n", word_of(kShareWords, side.share));
   text += fmt::format("qnorm = {}\n", side.qnorm);
-  return text;
+  return text + rounding_to_toml(which, side);
 }
 
 template <class Enum, std::size_t kCount>
@@ -45,14 +66,41 @@ int small_integer(const TomlTable& table, const std::string& key, std::int64_t v
   return static_cast<int>(value);
 }
 
+/// A whole number, or one and a half: 1.5.
+void read_bits(const TomlTable& table, SideRecipe& side) {
+  const std::optional<double> bits = table.number("bits");
+  if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
+  side.half_bit = *bits - std::floor(*bits) == 0.5;
+  const double whole = side.half_bit ? std::floor(*bits) : *bits;
+  if (whole != std::floor(whole)) table.refuse("bits", fmt::format("is {}; whole and half bits are possible", *bits));
+  if (std::abs(whole) > 1000) table.refuse("bits", fmt::format("is {}; 1 to 8 are possible", *bits));
+  side.bits = static_cast<int>(whole);
+}
+
+void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
+  RoundingRecipe& rounding = side.rounding;
+  if (which == Side::Key) read_word(table, "widths", kWidthsWords, side.widths);
+  if (which == Side::Value) {
+    read_word(table, "rotate", kRotationWords, side.rotation);
+    if (const auto levels = table.integer("levels")) {
+      const int wanted = small_integer(table, "levels", *levels);
+      if (wanted < 1) table.refuse("levels", fmt::format("is {}; it must be positive", wanted));
+      side.levels = side.bits >= 1 && side.bits <= 8 && wanted == 1 << side.bits ? 0 : wanted;
+    }
+  }
+  rounding.feedback = table.flag("feedback").value_or(rounding.feedback);
+  if (const auto passes = table.integer("icm")) rounding.icm = small_integer(table, "icm", *passes);
+  read_word(table, "order", kOrderWords, rounding.order);
+  rounding.damp = table.number("damp").value_or(rounding.damp);
+  rounding.clip = table.number("clip").value_or(rounding.clip);
+}
+
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
   SideRecipe side = default_side(which);
   if (!table.text("codebook"))
     table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
-  const std::optional<std::int64_t> bits = table.integer("bits");
-  if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
-  side.bits = small_integer(table, "bits", *bits);
+  read_bits(table, side);
   read_word(table, "axis", kAxisWords, side.axis);
   side.range = side.axis == Axis::Channel ? RangeKind::Static : RangeKind::Online;
   read_word(table, "range", kRangeWords, side.range);
@@ -62,6 +110,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   read_word(table, "weights", kWeightWords, side.weights);
   read_word(table, "share", kShareWords, side.share);
   side.qnorm = table.flag("qnorm").value_or(side.qnorm);
+  read_rounding(table, which, side);
   table.reject_unknown();
   return side;
 }

@@ -22,6 +22,11 @@ const Quantizer& check_packable(const Quantizer& quantizer) {
                        "simulated cache has it",
                        short_form(quantizer.recipe)));
     }
+    if (!fits_packed_pages(quantizer.recipe.side(side))) {
+      fail(ErrorKind::Usage, fmt::format("recipe '{}': packed caches hold no widths=pair, no 3, 5, 10 or 20 levels and "
+                                         "no rotate= yet; use --cache simulated",
+                                         short_form(quantizer.recipe)));
+    }
   }
   if (static_cast<int>(quantizer.layers.size()) != quantizer.shape.layers) {
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} layers, but its shape says {}", quantizer.layers.size(),

@@ -40,8 +40,14 @@ struct SimulatedCache::Layer {
   std::vector<std::uint32_t> outliers[2];  ///< by Side; exact values per token, 0 for sinks
 };
 
-SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads)
-    : quantizer_(std::move(quantizer)), threads_(threads), rope_(quantizer_->rope) {
+SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
+    : quantizer_(std::move(quantizer)), threads_(threads), parts_(std::move(parts)), rope_(quantizer_->rope) {
+  for (const int layer : parts_.layers) {
+    if (layer < 0 || layer >= quantizer_->shape.layers) {
+      fail(ErrorKind::Usage, fmt::format("layer {} cannot be quantized by itself: the model has layers 0 to {}", layer,
+                                         quantizer_->shape.layers - 1));
+    }
+  }
   layers_.resize(static_cast<std::size_t>(quantizer_->shape.layers));
   if (!quantizer_->recipe.quantized) return;
   if (quantizer_->layers.size() != layers_.size()) {
@@ -98,8 +104,8 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   key = post_rope ? rope_.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
                   : private_copy(input.key);
   if (quantizer_->recipe.quantized) {
-    quantize(key, input, Side::Key);
-    quantize(value, input, Side::Value);
+    if (parts_.has(input.layer, Side::Key)) quantize(key, input, Side::Key);
+    if (parts_.has(input.layer, Side::Value)) quantize(value, input, Side::Value);
   }
   if (!post_rope) key = rope_.apply(key, input.first_position);
 
@@ -122,6 +128,7 @@ void SimulatedCache::reset() {
 std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layers_.back().length; }
 
 Footprint SimulatedCache::footprint() const {
+  KVQ_ASSERT(parts_.all());
   const std::int64_t length = tokens();
   std::vector<std::uint32_t> outliers[2];
   for (const Layer& layer : layers_) {

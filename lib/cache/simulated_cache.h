@@ -20,7 +20,9 @@ namespace kvq {
 class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other. An unquantized recipe keeps everything as it is.
-  SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads);
+  /// `parts`: quantize these only; then there is no footprint() to ask for. Throws Usage for a layer that the quantizer
+  /// does not have.
+  SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts = {});
   ~SimulatedCache() override;
   /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow; Usage when
   /// range=window gets a window in more than one call; Mismatch for tensors of another shape than the quantizer's.
@@ -39,6 +41,7 @@ class SimulatedCache final : public KvCache {
 
   std::shared_ptr<const Quantizer> quantizer_;
   int threads_;
+  CacheParts parts_;
   RopeTable rope_;
   std::vector<Layer> layers_;
 };

@@ -53,6 +53,11 @@ const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
                                        "values with a range per token; --cache packed knows others",
                                        short_form(recipe)));
   }
+  if (recipe.key.rounding.uses_blocks() || recipe.value.rounding.uses_blocks()) {
+    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the GPU's encoder knows no feedback and no icm yet; "
+                                       "--cache packed and --cache simulated do",
+                                       short_form(recipe)));
+  }
   const RopeParams& rope = quantizer->rope;
   if (!recipe.key.post_rope && rope.rotary_dim != quantizer->shape.head_dim) {
     fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} of {} channels of a head rotate; the kernels rotate all of "

@@ -74,6 +74,9 @@ std::uint32_t token_row(const float* x, const float* gradient, float zero, float
 /// An encoder whose codes do not matter: only ranges and outliers of the token axis are wanted.
 SideEncoder range_finder(SideQuantizer quantizer) {
   quantizer.recipe.bits = 1;
+  quantizer.recipe.levels = 0;
+  quantizer.recipe.rotation = Rotation::None;  // the data are rotated already
+  quantizer.recipe.rounding = {};
   quantizer.recipe.share = Share::Layer;
   quantizer.codebooks = {uniform_codebook(1)};
   return SideEncoder(quantizer);

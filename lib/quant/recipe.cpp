@@ -46,6 +46,7 @@ void validate_side(const SideRecipe& side, Side which) {
                                                             : nullptr;
     if (word) contradiction(name, fmt::format("{} is for fitted codebooks (nuq); {} is not fitted", word, kind));
   }
+  if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <kvq/core/side.h>
+#include <kvq/quant/rounding_recipe.h>
 
 namespace kvq {
 
@@ -41,6 +42,11 @@ struct SideRecipe {
   FitWeights weights = FitWeights::Fisher;
   Share share = Share::Layer;
   bool qnorm = false;
+  bool half_bit = false;  ///< half a bit more on average; widths=pair only
+  int levels = 0;         ///< values: 3, 5, 10 or 20 beside 1, 2, 3, 4 bits, three codes together; 0: 2^bits
+  Widths widths = Widths::Flat;
+  Rotation rotation = Rotation::None;
+  RoundingRecipe rounding;
   bool operator==(const SideRecipe&) const = default;
 };
 

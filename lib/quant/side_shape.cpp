@@ -1,5 +1,6 @@
 #include <kvq/quant/side_shape.h>
 
+#include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/encoder.h>
 
 namespace kvq {
@@ -8,6 +9,11 @@ layout::SideShape side_shape(const SideQuantizer& side) {
   layout::SideShape shape;
   shape.kv_heads = side.kv_heads, shape.head_dim = side.head_dim;
   shape.bits = side.recipe.bits;
+  if (side.recipe.levels != 0) {
+    shape.head_code_bits = side.head_dim * layout::grouped_row_bits(side.recipe.levels, layout::kPageTokens);
+  } else if (side.recipe.widths == Widths::Pair) {
+    shape.head_code_bits = std::int64_t{layout::kPageTokens} * head_vector_bits(side.recipe, side.head_dim);
+  }
   shape.token_ranges = side.recipe.axis == Axis::Token;
   if (shape.token_ranges) {
     shape.outliers_per_end = outliers_per_end(side.recipe.outliers, side.width());

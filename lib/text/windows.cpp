@@ -22,9 +22,9 @@ class Grid {
     }
     for (const TokenStream& stream : streams) counts_.push_back(static_cast<std::int64_t>(stream.ids.size()) / step_);
     if (total() == 0) {
-      const auto longest = std::max_element(streams.begin(), streams.end(), [](const TokenStream& a, const TokenStream& b) {
-        return a.ids.size() < b.ids.size();
-      });
+      const auto longest =
+          std::max_element(streams.begin(), streams.end(),
+                           [](const TokenStream& a, const TokenStream& b) { return a.ids.size() < b.ids.size(); });
       const std::string name = longest == streams.end() || longest->name.empty() ? "" : longest->name + ": ";
       fail(ErrorKind::Input, fmt::format("{}the {} {}; one window of --seqlen {} needs {}{}", name,
                                          streams.size() == 1 ? "text has" : "longest text has",

@@ -183,6 +183,11 @@ TEST_CASE("What is no cache is refused, and so are other shapes") {
       kind_of([&] { PackedCache(random_quantizer("int4:range=window", shape, 1), 1); });
   CHECK(window_kind == ErrorKind::Usage);
   CHECK_THAT(window_text, ContainsSubstring("range=window"));
+  for (const char* recipe : {"K=nuq2:widths=pair/V=nuq2", "nuq2:levels=5", "nuq2:rotate=hadamard"}) {
+    const auto [refused_kind, refused_text] = kind_of([&] { PackedCache(random_quantizer(recipe, shape, 1), 1); });
+    CHECK(refused_kind == ErrorKind::Usage);
+    CHECK_THAT(refused_text, ContainsSubstring("--cache simulated"));
+  }
   CHECK(kind_of([&] { PackedCache(random_quantizer("none", shape, 1), 1); }).first == ErrorKind::Usage);
   auto other = random_quantizer("int4", shape, 1);
   other->layers.clear();

@@ -134,7 +134,7 @@ def check_links(source):
         path = source / folder / "CMakeLists.txt"
         if not path.is_file():
             continue
-        match = re.search(r"kvq_module\([^)]*?\bLINK\s+([^)]*?)(?:\b(?:PRIVATE|PUBLIC|FOLDER)\b|\))", path.read_text(), re.DOTALL)
+        match = re.search(r"kvq_module\([^)]*?\bLINK\s+([^)]*?)(?:\b(?:PRIVATE|PUBLIC|FOLDER|PRECOMPILE|PRECOMPILED_BY)\b|\))", path.read_text(), re.DOTALL)
         linked = {KERNELS.get(name, name) for name in match.group(1).split()} if match else set()
         for name in sorted(linked - allowed):
             yield f"{folder}/CMakeLists.txt: links {name}, which the table of DESIGN, section 4, does not allow"

@@ -54,10 +54,14 @@ std::set<std::string> keys(const json& object) {
 
 TEST_CASE("The JSON report has the keys of the command-line contract, and the documented ones besides") {
   const json report = json::parse(perplexity_json(kSubject, example()));
-  CHECK(keys(report) == std::set<std::string>{"model", "text", "tokens", "seqlen", "windows", "results", "seconds", "settings"});
+  CHECK(keys(report) == std::set<std::string>{"kvq_report", "producer", "model", "model_sha256", "tokenizer_sha256",
+                                              "dtype", "bos", "text", "text_sha256", "tokens", "seqlen", "windows",
+                                              "position_edges", "results", "seconds", "command", "settings"});
   const std::set<std::string> contract = {"name", "nll", "ppl", "delta_nll", "delta_nll_se", "kl_mean", "kl_p99", "top1",
                                           "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes", "window_nll"};
-  const std::set<std::string> beyond = {"kl_mean_se", "table_bytes", "seconds"};
+  const std::set<std::string> beyond = {"kl_mean_se", "table_bytes",  "seconds",     "cache",   "only_layers",
+                                        "only_side",  "file",         "sha256",      "parents", "calibration",
+                                        "window_kl",  "position_nll", "position_kl", "layers"};
   for (const json& row : report["results"]) {
     std::set<std::string> expected = contract;
     expected.insert(beyond.begin(), beyond.end());
@@ -167,7 +171,8 @@ TEST_CASE("Passkey reports add trials over depths and keep every continuation") 
   CHECK(table.rows == std::vector<std::vector<std::string>>{{"none", "3/4", "4/4"}, {"nuq2-1%", "3/4", "2/4"}});
 
   const json report = json::parse(passkey_json(kSubject, results));
-  CHECK(keys(report) == std::set<std::string>{"model", "results", "settings"});
+  CHECK(keys(report) == std::set<std::string>{"kvq_report", "producer", "model", "model_sha256", "tokenizer_sha256",
+                                              "dtype", "bos", "results", "command", "settings"});
   const json& cell = report["results"][1]["cells"][2];
   CHECK(cell == json({{"length", 2048}, {"prompt_tokens", 1930}, {"depth", 0.05}, {"found", 0}, {"trials", 2}, {"continuations", {"e", "f"}}}));
   CHECK_THAT(passkey_markdown(kSubject, results), ContainsSubstring("| nuq2-1% |") && ContainsSubstring("5 %"));

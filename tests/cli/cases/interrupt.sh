@@ -38,7 +38,7 @@ code=0; wait $pid || code=$?
 [[ -d report/.journal && ! -e report/report.json ]] || problem "what an interrupted evaluation left: $(ls -A report)"
 runs "${perplexity[@]}" -o report
 grep -q "finished before" "$err" || problem "nothing was resumed"
-[[ $(ls -A report) == $'report.json\nreport.md' ]] || problem "report: $(ls -A report)"
+[[ $(ls -A report) == $'report.csv\nreport.html\nreport.json\nreport.md' ]] || problem "report: $(ls -A report)"
 runs "${perplexity[@]}" -o whole
 numbers="[(row['window_nll'], row['kl_mean'], row['kl_p99'], row['top1'], row['cache_bytes']) for row in report['results']]"
 [[ $(json report/report.json "$numbers") == "$(json whole/report.json "$numbers")" ]] || problem "a resumed report differs"
