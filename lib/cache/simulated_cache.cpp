@@ -10,6 +10,7 @@
 
 #include <kvq/cache/cache_checks.h>
 #include <kvq/core/error.h>
+#include <kvq/model/linear.h>
 
 namespace kvq {
 
@@ -110,11 +111,13 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   if (!post_rope) key = rope_.apply(key, input.first_position);
 
   const auto dtype = input.query.scalar_type();
-  layer.key.append(key.to(dtype), layer.length);
-  layer.value.append(value.to(dtype), layer.length);
+  layer.key.append(attention_operand(key.to(dtype), input.bf16), layer.length);
+  layer.value.append(attention_operand(value.to(dtype), input.bf16), layer.length);
   layer.length += input.key.size(0);
-  return causal_attention(rope_.apply(input.query, input.first_position), layer.key.store.narrow(0, 0, layer.length),
-                          layer.value.store.narrow(0, 0, layer.length), input.first_position);
+  const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
+  return causal_attention(query, layer.key.store.narrow(0, 0, layer.length),
+                          layer.value.store.narrow(0, 0, layer.length), input.first_position)
+      .to(dtype);
 }
 
 void SimulatedCache::reset() {
