@@ -20,7 +20,7 @@ struct CompareOptions {
 void run(const Tool& tool, const CompareOptions& options, RunContext& context) {
   std::unique_ptr<ReportFolder> folder;
   if (!options.output.empty()) {
-    for (const char* name : {"report.json", "report.md", "report.html", "report.csv", "passkey.csv"})
+    for (const char* name : {"report.json", "report.md", "report.html", "report.csv", "passkey.csv", "tasks.csv"})
       tool.check_output(options.output / name);
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   }
@@ -37,6 +37,7 @@ void run(const Tool& tool, const CompareOptions& options, RunContext& context) {
     text += recommendation(evaluation.report, options.max_kl) + "\n";
   }
   if (document.passkey) text += (text.empty() ? "" : "\n") + to_text(passkey_table(document.passkey->results));
+  if (document.tasks) text += (text.empty() ? "" : "\n") + to_text(task_table(document.tasks->report));
   print_result(text);
 }
 
@@ -45,7 +46,8 @@ void run(const Tool& tool, const CompareOptions& options, RunContext& context) {
 Command compare_command(Tool& tool) {
   auto options = std::make_shared<CompareOptions>();
   CLI::App* command = tool.app().add_subcommand("compare", "Earlier reports of one model and text, side by side");
-  command->add_option("reports", options->reports, "report.json files of perplexity, passkey or compare")->required();
+  command->add_option("reports", options->reports, "report.json files of perplexity, passkey, tasks or compare")
+      ->required();
   command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();

@@ -63,6 +63,21 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
   return inputs;
 }
 
+RunIdentity run_identity(const Tool& tool, const InputOptions& options, const Inputs& inputs, int threads,
+                         const std::vector<std::string>& harmless) {
+  RunIdentity identity;
+  identity.entries = {{"kvq", KVQ_VERSION}, {"model", inputs.model->sha256()}};
+  for (std::size_t index = 0; index < options.quantizers.size(); ++index) {
+    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.quantizers[index]));
+  }
+  identity.add_settings(tool.resolved_config());
+  std::erase_if(identity.entries, [&](const auto& entry) {
+    return std::find(harmless.begin(), harmless.end(), entry.first) != harmless.end();
+  });
+  identity.entries.emplace_back("threads", fmt::format("{}", threads));
+  return identity;
+}
+
 ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs) {
   ReportSubject subject;
   subject.model = options.model.filename().string();

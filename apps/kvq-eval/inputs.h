@@ -10,6 +10,7 @@
 #include "common/loaded_model.h"
 #include "common/tool.h"
 
+#include <kvq/core/run_folder.h>
 #include <kvq/eval/perplexity.h>
 #include <kvq/eval/report.h>
 
@@ -31,6 +32,11 @@ struct Inputs : LoadedModel {
 
 /// The head of a report on these inputs; the text's fields are the caller's.
 ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs);
+
+/// Model, quantizers, settings and threads: what a result depends on. Settings hold file names only, so what the files
+/// hold is named as well. Without the options in `harmless`, which change nothing that is finished.
+RunIdentity run_identity(const Tool& tool, const InputOptions& options, const Inputs& inputs, int threads,
+                         const std::vector<std::string>& harmless);
 
 /// Cheap checks first, so that a wrong argument is reported before a large model is opened. Throws Mismatch for a
 /// quantizer of another model or tokenizer.

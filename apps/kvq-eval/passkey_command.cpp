@@ -8,6 +8,7 @@
 
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
+#include "kvq-eval/generation_plan.h"
 #include "kvq-eval/inputs.h"
 #include "kvq-eval/report_folder.h"
 
@@ -38,25 +39,6 @@ std::vector<double> spread_depths(int count) {
   return depths;
 }
 
-void print_plan(const PasskeyOptions& passkey, const PasskeyCommandOptions& options, const Inputs& inputs, bool json) {
-  const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
-  const PasskeyPlan plan = plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey, caches);
-  if (json) {
-    print_result(nlohmann::ordered_json({{"prompts", plan.prompts},
-                                         {"lengths", passkey.lengths},
-                                         {"caches", caches},
-                                         {"memory_bytes", plan.peak_memory_bytes},
-                                         {"seconds", std::round(plan.seconds)}})
-                     .dump(2));
-  } else {
-    print_result(
-        fmt::format("prompts   {} for each cache, up to {}\ncaches    {}, the unquantized one included\n"
-                    "memory    about {}\ntime      about {}\n",
-                    plan.prompts, plural(*std::max_element(passkey.lengths.begin(), passkey.lengths.end()), "token"),
-                    caches, human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
-  }
-}
-
 void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
   std::unique_ptr<ReportFolder> folder;
   if (!options.output.empty() && !tool.common().dry_run)
@@ -69,7 +51,12 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   for (const std::int64_t length : options.lengths) {  // a length that no prompt fits is an error before the first run
     make_passkey_prompt(*inputs.tokenizer, length, 0.5, passkey.chat, inputs.prepend_bos, 0);
   }
-  if (tool.common().dry_run) return print_plan(passkey, options, inputs, tool.common().json);
+  const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
+  if (tool.common().dry_run) {
+    return print_generation_plan(
+        plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey, caches), options.lengths,
+        caches, tool.common().json);
+  }
   const std::vector<PasskeyResult> results =
       evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);
   ReportDocument document;

@@ -45,23 +45,6 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
   }
 }
 
-/// Settings hold file names only, so what the files hold is named as well.
-RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs,
-                         const TokenStream& stream, int threads) {
-  RunIdentity identity;
-  identity.entries = {{"kvq", KVQ_VERSION}, {"model", inputs.model->sha256()}, {"text", stream.text_sha256}};
-  for (std::size_t index = 0; index < options.inputs.quantizers.size(); ++index) {
-    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1),
-                                  sha256_of_file(options.inputs.quantizers[index]));
-  }
-  identity.add_settings(tool.resolved_config());
-  // Neither changes a window that is finished.
-  std::erase_if(identity.entries,
-                [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
-  identity.entries.emplace_back("threads", fmt::format("{}", threads));
-  return identity;
-}
-
 void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   const PerplexityPlan plan = plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
@@ -106,8 +89,9 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
 
   std::unique_ptr<WindowJournal> journal;
   if (folder) {
-    journal = std::make_unique<WindowJournal>(
-        folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads), tool.common().force);
+    RunIdentity identity = run_identity(tool, options.inputs, inputs, context.threads, {"--max-windows", "--max-kl"});
+    identity.entries.emplace_back("text", streams[0].text_sha256);
+    journal = std::make_unique<WindowJournal>(folder->journal(), identity, tool.common().force);
   }
   const PerplexityReport report =
       evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);

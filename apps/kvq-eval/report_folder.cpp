@@ -32,12 +32,15 @@ ReportFolder::~ReportFolder() {
 void ReportFolder::write(const ReportDocument& document) {
   write_file_atomically(folder_ / "report.html", document_html(document), force_);
   write_file_atomically(folder_ / "report.md", document_markdown(document), force_);
-  const std::string passkey = document.passkey ? to_csv(passkey_numbers(document.passkey->results)) : "";
-  const bool both = document.passkey && !document.evaluations.empty();
-  write_file_atomically(folder_ / "report.csv",
-                        document.evaluations.empty() ? passkey : to_csv(perplexity_numbers(document.evaluations)),
-                        force_);
-  if (both) write_file_atomically(folder_ / "passkey.csv", passkey, force_);
+  // The first table is the report's; others stand beside it under their own names.
+  const char* name = "report.csv";
+  const auto write_table = [&](const char* own_name, const Table& table) {
+    write_file_atomically(folder_ / (name ? name : own_name), to_csv(table), force_);
+    name = nullptr;
+  };
+  if (!document.evaluations.empty()) write_table("perplexity.csv", perplexity_numbers(document.evaluations));
+  if (document.passkey) write_table("passkey.csv", passkey_numbers(document.passkey->results));
+  if (document.tasks) write_table("tasks.csv", task_numbers(document.tasks->report));
   write_file_atomically(folder_ / "report.json", document_json(document), force_);
 }
 

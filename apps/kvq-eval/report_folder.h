@@ -19,8 +19,8 @@ class ReportFolder {
   ReportFolder& operator=(const ReportFolder&) = delete;
 
   std::filesystem::path journal() const { return folder_ / ".journal"; }
-  /// report.html, report.md, report.csv (passkey.csv besides, where there is a table of both kinds), and report.json as
-  /// the last: who finds that finds all.
+  /// report.html, report.md, report.csv (passkey.csv and tasks.csv besides, where there are several tables), and
+  /// report.json as the last: who finds that finds all.
   void write(const ReportDocument& document);
 
  private:

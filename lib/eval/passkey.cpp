@@ -5,13 +5,13 @@
 
 #include <fmt/format.h>
 
-#include <ATen/ops/argmax.h>
 #include <c10/core/InferenceMode.h>
 
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
+#include <kvq/eval/generation.h>
 #include <kvq/model/rope.h>
-#include <kvq/text/chat.h>
+#include <kvq/tasks/task.h>
 
 namespace kvq {
 
@@ -37,38 +37,6 @@ std::string passkey_text(std::int64_t fillers, double depth, const std::string& 
   return text + "\n" + kQuestion;
 }
 
-std::vector<std::int32_t> passkey_ids(const Tokenizer& tokenizer, const std::string& text, bool chat,
-                                      bool prepend_bos) {
-  std::vector<std::int32_t> ids = tokenizer.encode(chat ? render_chat(tokenizer, {{"user", text}}, true) : text);
-  if (prepend_bos && tokenizer.bos_id && (ids.empty() || ids.front() != *tokenizer.bos_id)) {
-    ids.insert(ids.begin(), *tokenizer.bos_id);
-  }
-  return ids;
-}
-
-/// Greedy continuation; the cache is filled by the whole prompt at once, then token by token.
-std::vector<std::int32_t> generate(Model& model, const Tokenizer& tokenizer, const std::vector<std::int32_t>& prompt,
-                                   AttentionBackend& cache, int new_tokens, RunContext& context) {
-  std::vector<std::int32_t> generated, input = prompt;
-  std::int64_t position = 0;
-  for (int step = 0; step < new_tokens; ++step) {
-    at::Tensor hidden = model.embed(input);
-    for (int layer = 0; layer < model.config().kv.layers; ++layer) {
-      context.cancel.check();
-      hidden = model.layer_forward(layer, hidden, position, cache, nullptr);
-    }
-    position += static_cast<std::int64_t>(input.size());
-    const auto last = hidden.size(0) - 1;
-    const auto next =
-        static_cast<std::int32_t>(at::argmax(model.logits(hidden.narrow(0, last, 1)), -1).item<std::int64_t>());
-    if (tokenizer.eos_id && next == *tokenizer.eos_id) break;
-    generated.push_back(next);
-    input = {next};
-  }
-  cache.reset();
-  return generated;
-}
-
 }  // namespace
 
 int passkey_new_tokens(bool chat) { return chat ? 24 : 8; }
@@ -80,7 +48,7 @@ PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t lengt
   prompt.key = std::to_string(10000 + rng.below(90000));
   auto build = [&](std::int64_t fillers) {
     prompt.text = passkey_text(fillers, depth, prompt.key);
-    prompt.ids = passkey_ids(tokenizer, prompt.text, chat, prepend_bos);
+    prompt.ids = prompt_ids(tokenizer, prompt.text, "", chat, prepend_bos);
     return static_cast<std::int64_t>(prompt.ids.size()) <= length;
   };
   if (!build(1)) {
@@ -126,7 +94,8 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
                                                          options.chat, prepend_bos, seed);
         for (std::size_t variant = 0; variant < results.size(); ++variant) {
           AttentionBackend& cache = variant == 0 ? static_cast<AttentionBackend&>(exact) : *caches[variant - 1];
-          const std::string text = tokenizer.decode(generate(model, tokenizer, prompt.ids, cache, new_tokens, context));
+          const std::string text =
+              tokenizer.decode(greedy_continuation(model, tokenizer, prompt.ids, cache, new_tokens, context));
           PasskeyCell& cell = results[variant].cells.back();
           cell.prompt_tokens = static_cast<std::int64_t>(prompt.ids.size());
           cell.found += text.find(prompt.key) != std::string::npos;

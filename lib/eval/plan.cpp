@@ -51,24 +51,36 @@ PerplexityPlan plan_perplexity(const ModelConfig& config, Dtype dtype, std::int6
   return plan;
 }
 
-PasskeyPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches) {
-  const std::int64_t longest = *std::max_element(options.lengths.begin(), options.lengths.end());
-  PasskeyPlan plan;
-  plan.prompts = static_cast<std::int64_t>(options.lengths.size() * options.depths.size()) * options.trials;
-  // Every cache keeps what it once took.
-  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype) + caches * cache_bytes(config, dtype, longest) +
-                           layer_bytes(config, dtype, longest) + 4 * config.vocab;
+GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std::vector<GenerationJob>& jobs,
+                               std::int64_t caches) {
   // A prompt needs the output head for its last token only. A generated token reads every weight once, and memory sets
   // the pace: about 8 GB a second.
   const std::int64_t without_head = config.parameters - std::int64_t{config.vocab} * config.hidden;
   const double flops = measured_flops(dtype);
-  double seconds = 0;
-  for (const std::int64_t length : options.lengths) {
-    seconds += kOverhead * forward_operations(config, without_head, length) / flops;
-    seconds += passkey_new_tokens(options.chat) * static_cast<double>(config.parameters * number_bytes(dtype)) / 8e9;
+  const double token_seconds = static_cast<double>(config.parameters * number_bytes(dtype)) / 8e9;
+  std::int64_t longest = 0;
+  GenerationPlan plan;
+  for (const GenerationJob& job : jobs) {
+    longest = std::max(longest, job.length);
+    plan.prompts += job.prompts;
+    plan.seconds +=
+        static_cast<double>(caches * job.prompts) *
+        (kOverhead * forward_operations(config, without_head, job.length) / flops + job.new_tokens * token_seconds);
   }
-  plan.seconds = static_cast<double>(caches * options.trials) * static_cast<double>(options.depths.size()) * seconds;
+  // Every cache keeps what it once took.
+  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype) + caches * cache_bytes(config, dtype, longest) +
+                           layer_bytes(config, dtype, longest) + 4 * config.vocab;
   return plan;
+}
+
+GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options,
+                            std::int64_t caches) {
+  std::vector<GenerationJob> jobs;
+  for (const std::int64_t length : options.lengths) {
+    jobs.push_back(
+        {static_cast<std::int64_t>(options.depths.size()) * options.trials, length, passkey_new_tokens(options.chat)});
+  }
+  return plan_generation(config, dtype, jobs, caches);
 }
 
 }  // namespace kvq

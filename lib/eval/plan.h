@@ -2,6 +2,7 @@
 // What an evaluation will take, told before it starts.
 
 #include <cstdint>
+#include <vector>
 
 #include <kvq/eval/passkey.h>
 #include <kvq/model/model.h>
@@ -18,13 +19,22 @@ struct PerplexityPlan {
 PerplexityPlan plan_perplexity(const ModelConfig& config, Dtype dtype, std::int64_t seqlen, std::int64_t windows,
                                std::int64_t caches);
 
-struct PasskeyPlan {
+/// Prompts of one length, each continued.
+struct GenerationJob {
+  std::int64_t prompts = 0, length = 0;
+  int new_tokens = 0;
+};
+struct GenerationPlan {
   std::int64_t prompts = 0;  ///< per cache
   std::int64_t peak_memory_bytes = 0;
   double seconds = 0;
 };
 
-/// Estimates for retrieval with `caches` caches (the unquantized one included), one after another.
-PasskeyPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches);
+/// Estimates for greedy continuations with `caches` caches (the unquantized one included), one after another.
+GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std::vector<GenerationJob>& jobs,
+                               std::int64_t caches);
+
+/// The same for retrieval.
+GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches);
 
 }  // namespace kvq

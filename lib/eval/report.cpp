@@ -175,6 +175,7 @@ std::string document_markdown(const ReportDocument& document) {
   for (const Evaluation& evaluation : document.evaluations)
     text += perplexity_markdown(evaluation.subject, evaluation.report, document.max_kl) + "\n";
   if (document.passkey) text += passkey_markdown(document.passkey->subject, document.passkey->results) + "\n";
+  if (document.tasks) text += tasks_markdown(*document.tasks) + "\n";
   if (!document.claims.empty()) text += "## Claims\n\n" + to_markdown(claims_table(document)) + "\n";
   if (!document.commands.empty()) {
     text += "## Commands\n\n";

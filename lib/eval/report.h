@@ -8,6 +8,7 @@
 
 #include <kvq/eval/passkey.h>
 #include <kvq/eval/perplexity.h>
+#include <kvq/eval/tasks.h>
 #include <kvq/report/table.h>
 
 namespace kvq {
@@ -33,6 +34,11 @@ struct PasskeyEvaluation {
   std::vector<PasskeyResult> results;
 };
 
+struct TaskEvaluation {
+  ReportSubject subject;  ///< `text` names the file of tasks, if there is one
+  TaskReport report;
+};
+
 /// What an experiment set out to test: that one cache does less damage than another.
 struct Claim {
   std::string statement, better, worse;  ///< names of caches
@@ -54,6 +60,7 @@ struct ReportDocument {
   std::string title, question;  ///< of an experiment; empty otherwise
   std::vector<Evaluation> evaluations;
   std::optional<PasskeyEvaluation> passkey;
+  std::optional<TaskEvaluation> tasks;
   std::vector<Claim> claims;
   std::vector<std::string> commands;  ///< of an experiment or comparison: how its parts were made, in order
   double max_kl = 0.1;                ///< mean KL, in nats, that the recommended recipe may cost
@@ -62,17 +69,21 @@ struct ReportDocument {
 std::string perplexity_json(const ReportSubject& subject, const PerplexityReport& report);
 std::string passkey_json(const ReportSubject& subject, const std::vector<PasskeyResult>& results);
 /// One evaluation: perplexity_json() with the keys of the document besides; one passkey grid alone: passkey_json();
-/// otherwise an object that holds them (docs/report-json.md).
+/// tasks alone: theirs; otherwise an object that holds them (docs/report-json.md).
 std::string document_json(const ReportDocument& document);
 
 std::string perplexity_markdown(const ReportSubject& subject, const PerplexityReport& report, double max_kl);
 std::string passkey_markdown(const ReportSubject& subject, const std::vector<PasskeyResult>& results);
+std::string tasks_markdown(const TaskEvaluation& evaluation);
 std::string document_markdown(const ReportDocument& document);
 
 /// All numbers in full, one row per text and cache.
 Table perplexity_numbers(const std::vector<Evaluation>& evaluations);
 /// One row per cache, length and depth.
 Table passkey_numbers(const std::vector<PasskeyResult>& results);
+
+/// One row per cache, kind of task and length.
+Table task_numbers(const TaskReport& report);
 
 /// A page that needs nothing else: no network, no scripts.
 std::string document_html(const ReportDocument& document);
@@ -86,5 +97,9 @@ std::string recommendation(const PerplexityReport& report, double max_kl);
 std::string answer(const PerplexityReport& report, double max_kl);
 /// Rows: caches; columns: lengths; cells: found/trials over all depths.
 Table passkey_table(const std::vector<PasskeyResult>& results);
+/// Rows: kinds of tasks and lengths; columns: caches.
+Table task_table(const TaskReport& report);
+/// What its cells are, in a sentence or two.
+const char* task_legend();
 
 }  // namespace kvq

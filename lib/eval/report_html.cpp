@@ -139,6 +139,16 @@ std::string passkey_section(const PasskeyEvaluation& passkey) {
   return html + "</div>\n";
 }
 
+std::string tasks_section(const TaskReport& report) {
+  return "<h2>Long-context tasks</h2>\n" + paragraph(task_legend()) + html_table(task_table(report), "");
+}
+
+/// The evaluation that a page without windows is about.
+const ReportSubject* lone_subject(const ReportDocument& document) {
+  if (document.passkey) return &document.passkey->subject;
+  return document.tasks ? &document.tasks->subject : nullptr;
+}
+
 std::string provenance_section(const ReportDocument& document) {
   std::vector<std::string> commands = document.commands;
   std::string settings;
@@ -159,6 +169,7 @@ std::string provenance_section(const ReportDocument& document) {
   };
   for (const Evaluation& evaluation : document.evaluations) add_subject(evaluation.subject, evaluation.subject.text);
   if (document.passkey) add_subject(document.passkey->subject, "");
+  if (document.tasks) add_subject(document.tasks->subject, document.tasks->subject.text);
   for (const Evaluation& evaluation : document.evaluations) {
     for (const VariantResult& result : evaluation.report.results) {
       add(fmt::format("quantizer {}", result.source.file), result.source.sha256);
@@ -181,14 +192,13 @@ std::string provenance_section(const ReportDocument& document) {
 std::string document_html(const ReportDocument& document) {
   const bool several = document.evaluations.size() > 1;
   std::string title = document.title;
-  if (title.empty()) title = document.evaluations.empty() ? "Passkey retrieval" : "What a quantized KV cache costs";
+  if (title.empty())
+    title = !document.evaluations.empty() ? "What a quantized KV cache costs"
+            : document.passkey            ? "Passkey retrieval"
+                                          : "Long-context tasks";
   std::string body = fmt::format("<h1>{}</h1>\n", escape_html(title));
-  const ReportSubject* subject = nullptr;
-  if (!document.evaluations.empty()) {
-    subject = &document.evaluations.front().subject;
-  } else if (document.passkey) {
-    subject = &document.passkey->subject;
-  }
+  const ReportSubject* subject =
+      document.evaluations.empty() ? lone_subject(document) : &document.evaluations.front().subject;
   if (subject)
     body += paragraph(
         fmt::format("Model {}{}", subject->model, subject->dtype.empty() ? "" : ", computed in " + subject->dtype),
@@ -214,6 +224,7 @@ std::string document_html(const ReportDocument& document) {
   for (const Evaluation& evaluation : document.evaluations)
     body += evaluation_section(evaluation, document.max_kl, several);
   if (document.passkey) body += passkey_section(*document.passkey);
+  if (document.tasks) body += tasks_section(document.tasks->report);
   return html_page(title, body + provenance_section(document));
 }
 

@@ -157,6 +157,43 @@ Json passkey_object(const ReportSubject& subject, const std::vector<PasskeyResul
   return json;
 }
 
+Json tasks_object(const TaskEvaluation& evaluation) {
+  Json json = subject_head("tasks", evaluation.subject);
+  json["text"] = evaluation.subject.text;
+  json["text_sha256"] = evaluation.subject.text_sha256;
+  json["prompts"] = Json::array();
+  for (const TaskPrompt& prompt : evaluation.report.prompts) {
+    json["prompts"].push_back({{"kind", prompt.kind},
+                               {"length", prompt.length},
+                               {"prompt_tokens", prompt.prompt_tokens},
+                               {"cut", prompt.cut},
+                               {"answers", prompt.answers}});
+  }
+  json["results"] = Json::array();
+  for (const TaskResult& result : evaluation.report.results) {
+    Json row;
+    row["name"] = result.name;
+    row["sha256"] = result.sha256;
+    row["scores"] = Json::array();
+    for (const TaskScore& score : task_scores(evaluation.report, result)) {
+      row["scores"].push_back({{"kind", score.kind},
+                               {"length", score.length},
+                               {"tasks", score.tasks},
+                               {"score", score.score},
+                               {"score_se", optional_number(score.score_se)},
+                               {"delta", score.delta},
+                               {"delta_se", optional_number(score.delta_se)}});
+    }
+    row["answers"] = Json::array();
+    for (const TaskAnswer& answer : result.answers)
+      row["answers"].push_back({{"score", answer.score}, {"text", answer.text}});
+    json["results"].push_back(std::move(row));
+  }
+  json["command"] = evaluation.subject.command;
+  json["settings"] = evaluation.subject.settings;
+  return json;
+}
+
 Json claims_json(const ReportDocument& document) {
   Json claims = Json::array();
   for (const Claim& claim : document.claims) {
@@ -186,8 +223,9 @@ std::string passkey_json(const ReportSubject& subject, const std::vector<Passkey
 }
 
 std::string document_json(const ReportDocument& document) {
-  if (document.evaluations.empty() && document.passkey)
+  if (document.evaluations.empty() && document.passkey && !document.tasks)
     return passkey_json(document.passkey->subject, document.passkey->results);
+  if (document.evaluations.empty() && document.tasks && !document.passkey) return dump(tasks_object(*document.tasks));
   Json json;
   if (document.evaluations.size() == 1 && document.title.empty()) {
     json = perplexity_object(document.evaluations.front().subject, document.evaluations.front().report);
@@ -201,6 +239,7 @@ std::string document_json(const ReportDocument& document) {
   }
   if (!document.claims.empty()) json["claims"] = claims_json(document);
   if (document.passkey) json["passkey"] = passkey_object(document.passkey->subject, document.passkey->results);
+  if (document.tasks) json["tasks"] = tasks_object(*document.tasks);
   json["commands"] = document.commands;
   json["max_kl"] = document.max_kl;
   return dump(json);

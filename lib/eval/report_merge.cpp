@@ -112,12 +112,38 @@ void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& fi
   }
 }
 
+void merge_tasks(std::optional<TaskEvaluation>& into, const std::string& first, const TaskEvaluation& from,
+                 const std::string& report) {
+  if (!into) {
+    into = from;
+    return;
+  }
+  const Pair pair{first, report};
+  pair.same_model(into->subject, from.subject);
+  pair.same("the number of tasks", into->report.prompts.size(), from.report.prompts.size());
+  for (std::size_t task = 0; task < from.report.prompts.size(); ++task) {
+    if (into->report.prompts[task] != from.report.prompts[task])
+      pair.same(fmt::format("task {}", task).c_str(), std::string("one"), std::string("another"));
+  }
+  for (std::size_t index = 1; index < from.report.results.size(); ++index) {
+    TaskResult row = from.report.results[index];
+    const auto same = [&](const TaskResult& other) {
+      return other.sha256 == row.sha256 &&
+             std::equal(other.answers.begin(), other.answers.end(), row.answers.begin(), row.answers.end(),
+                        [](const TaskAnswer& a, const TaskAnswer& b) { return a.text == b.text; });
+    };
+    if (std::any_of(into->report.results.begin() + 1, into->report.results.end(), same)) continue;
+    row.name = unused_name(into->report.results, row.name, report);
+    into->report.results.push_back(std::move(row));
+  }
+}
+
 }  // namespace
 
 ReportDocument merge_reports(const std::vector<NamedReport>& reports, bool one_text, Log& log) {
   ReportDocument merged;
   std::vector<std::string> first_of;  // per evaluation of `merged`: the report that it began with
-  std::string passkey_first;
+  std::string passkey_first, tasks_first;
   std::optional<std::pair<std::string, ReportSubject>> model;
   for (const NamedReport& named : reports) {
     const ReportDocument& document = named.document;
@@ -145,10 +171,16 @@ ReportDocument merge_reports(const std::vector<NamedReport>& reports, bool one_t
       merge_passkey(merged.passkey, passkey_first, *document.passkey, named.name);
       if (passkey_first.empty()) passkey_first = named.name;
     }
+    if (document.tasks) {
+      check_model(document.tasks->subject);
+      merge_tasks(merged.tasks, tasks_first, *document.tasks, named.name);
+      if (tasks_first.empty()) tasks_first = named.name;
+    }
     for (const Evaluation& evaluation : document.evaluations) {
       if (document.commands.empty()) merged.commands.push_back(evaluation.subject.command);
     }
     if (document.passkey && document.evaluations.empty()) merged.commands.push_back(document.passkey->subject.command);
+    if (document.tasks && document.evaluations.empty()) merged.commands.push_back(document.tasks->subject.command);
     merged.commands.insert(merged.commands.end(), document.commands.begin(), document.commands.end());
     if (reports.size() == 1) {
       merged.title = document.title;

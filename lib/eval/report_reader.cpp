@@ -40,6 +40,11 @@ class Object {
     if (!value.is_number_integer()) wrong(key, "a whole number");
     return value.get<std::int64_t>();
   }
+  bool truth(const char* key) const {
+    const Json& value = at(key);
+    if (!value.is_boolean()) wrong(key, "true or false");
+    return value.get<bool>();
+  }
   std::optional<double> maybe(const char* key) const { return has(key) ? std::optional(number(key)) : std::nullopt; }
   std::vector<double> numbers(const char* key) const {
     std::vector<double> list;
@@ -223,6 +228,32 @@ PasskeyEvaluation read_passkey(const Object& object) {
   return evaluation;
 }
 
+TaskEvaluation read_tasks(const Object& object) {
+  TaskEvaluation evaluation;
+  evaluation.subject = read_subject(object);
+  evaluation.subject.text = object.text("text");
+  evaluation.subject.text_sha256 = object.text("text_sha256");
+  TaskReport& report = evaluation.report;
+  for (const Object& prompt : object.objects("prompts"))
+    report.prompts.push_back({prompt.text("kind"), prompt.whole("length"), prompt.whole("prompt_tokens"),
+                              prompt.truth("cut"), prompt.texts("answers")});
+  if (report.prompts.empty()) object.wrong("prompts", "a list of at least one task");
+  for (const Object& row : object.objects("results")) {
+    TaskResult& result = report.results.emplace_back();
+    result.name = row.text("name");
+    result.sha256 = row.text("sha256");
+    for (const Object& answer : row.objects("answers")) {
+      result.answers.push_back({answer.text("text"), answer.number("score")});
+      if (!(result.answers.back().score >= 0 && result.answers.back().score <= 1))
+        answer.wrong("score", "a number from 0 to 1");
+    }
+    if (result.answers.size() != report.prompts.size()) row.wrong("answers", "one for each prompt");
+  }
+  if (report.results.empty() || report.results.front().name != "none")
+    object.wrong("results", "a list that begins with the unquantized cache 'none'");
+  return evaluation;
+}
+
 }  // namespace
 
 ReportDocument read_report(const std::filesystem::path& path) {
@@ -247,6 +278,10 @@ ReportDocument read_report(const std::filesystem::path& path) {
     document.passkey = read_passkey(root);
     return document;
   }
+  if (kind == "tasks") {
+    document.tasks = read_tasks(root);
+    return document;
+  }
   if (kind == "experiment") {
     document.title = root.text("title");
     document.question = root.text("question");
@@ -256,9 +291,10 @@ ReportDocument read_report(const std::filesystem::path& path) {
     document.evaluations.push_back(read_evaluation(root));
   } else {
     fail(ErrorKind::Format,
-         fmt::format("{}: is a report of kind '{}'; known: perplexity, passkey, experiment", name, kind));
+         fmt::format("{}: is a report of kind '{}'; known: perplexity, passkey, tasks, experiment", name, kind));
   }
   if (root.has("passkey")) document.passkey = read_passkey(root.object("passkey"));
+  if (root.has("tasks")) document.tasks = read_tasks(root.object("tasks"));
   if (root.has("claims")) {
     for (const Object& claim : root.objects("claims"))
       document.claims.push_back({claim.text("statement"), claim.text("better"), claim.text("worse")});

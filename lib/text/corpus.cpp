@@ -104,24 +104,27 @@ TextArgument TextArgument::parse(const std::string& argument) {
   return {argument.substr(0, equals), argument.substr(equals + 1)};
 }
 
-TextFile read_text(const TextArgument& argument) {
-  const MappedFile mapped(argument.path);
+Utf8File read_utf8(const fs::path& path) {
+  const MappedFile mapped(path);
   const std::string_view content(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
   const std::size_t nul = content.find('\0'), bad = first_invalid_utf8(content);
   if (bad != std::string_view::npos && (nul == std::string_view::npos || bad < nul)) {
     const bool utf16 = content.starts_with("\xFF\xFE") || content.starts_with("\xFE\xFF");
-    refuse(argument.path,
+    refuse(path,
            fmt::format("is not valid UTF-8: byte 0x{:02x} at offset {}{}", static_cast<unsigned char>(content[bad]),
                        bad, utf16 ? " (it begins like UTF-16; convert it to UTF-8)" : ""));
   }
-  if (nul != std::string_view::npos)
-    refuse(argument.path, fmt::format("holds a NUL byte at offset {}; text is needed", nul));
+  if (nul != std::string_view::npos) refuse(path, fmt::format("holds a NUL byte at offset {}; text is needed", nul));
+  return {std::string(content.substr(content.starts_with(kBom) ? kBom.size() : 0)), sha256_of(content)};
+}
 
+TextFile read_text(const TextArgument& argument) {
+  Utf8File content = read_utf8(argument.path);
   TextFile file;
   file.domain = argument.domain;
   file.path = argument.path;
-  file.sha256 = sha256_of(content);
-  const std::string_view text = content.substr(content.starts_with(kBom) ? kBom.size() : 0);
+  file.sha256 = std::move(content.sha256);
+  std::string& text = content.text;
   std::string extension = argument.path.extension().string();
   for (char& letter : extension)
     letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
@@ -129,7 +132,7 @@ TextFile read_text(const TextArgument& argument) {
     file.documents = parse_jsonl(argument.path, text);
     for (const TextDocument& document : file.documents) join(file.text, plain_text(document));
   } else {
-    file.text = text;
+    file.text = std::move(text);
   }
   if (file.text.empty()) refuse(argument.path, "holds no text");
   return file;

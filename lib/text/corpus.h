@@ -25,6 +25,14 @@ struct TextDocument {
   std::vector<ChatMessage> messages;
 };
 
+/// A file's text as it is, without a leading BOM. Throws Input: missing, NUL (with its offset), invalid UTF-8 (with the
+/// offset of its first bad byte).
+struct Utf8File {
+  std::string text;
+  std::string sha256;  ///< of the file's bytes
+};
+Utf8File read_utf8(const std::filesystem::path& path);
+
 /// One file's text: UTF-8; a leading BOM is dropped, CRLF kept. A file whose name ends in .jsonl or .ndjson (in
 /// any case) is read as JSONL: every line that is not blank is an object with the string `text` or the list `messages`
 /// of {role, content}. Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset

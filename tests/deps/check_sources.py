@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "lib/formats": {"core"},
     "lib/report": {"core"},
     "lib/text": {"core", "formats"},
+    "lib/tasks": {"core", "formats", "text"},
     "lib/quant": {"core", "stats", LAYOUT},
     "lib/artifacts": {"core", "config", "quant"},
     "lib/model": {"core", "formats"},
@@ -28,7 +29,7 @@ MAY_INCLUDE = {
     "lib/cuda": {"core", LAYOUT, "kernels/cuda", "quant", "model", "cache"},
     "lib/calib": {"core", "stats", "text", "model", "artifacts"},
     "lib/fit": {"core", "stats", "quant", "artifacts"},
-    "lib/eval": {"core", "stats", "text", "quant", "model", "cache", "fit", "artifacts", "report"},
+    "lib/eval": {"core", "stats", "text", "tasks", "quant", "model", "cache", "fit", "artifacts", "report"},
 }
 # Third-party headers that belong to one place.
 ONLY_IN = {

@@ -124,7 +124,7 @@ TEST_CASE("The plan of a retrieval counts every prompt and the caches side by si
   options.lengths = {500, 1000, 700};
   options.depths = {0.1, 0.9};
   options.trials = 4;
-  const PasskeyPlan plan = plan_passkey(model.config(), Dtype::Fp32, options, 3);
+  const GenerationPlan plan = plan_passkey(model.config(), Dtype::Fp32, options, 3);
   CHECK(plan.prompts == 24);
   CHECK(plan.seconds > 0);
   // One more cache: keys and values of two layers of eight channels, and 16 channels of residual stream, at the
