@@ -8,6 +8,7 @@
 #include <kvq/core/error.h>
 #include <kvq/fit/rotation.h>
 #include <kvq/fit/side_fitter.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -19,7 +20,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 const ChannelThresholds* find_thresholds(const ThresholdsFile* file, const Recipe& recipe, Side side, int layer) {
   const SideRecipe& wanted = recipe.side(side);
-  if (wanted.range != RangeKind::Static || wanted.outliers == 0) return nullptr;
+  if (!needs_thresholds_file(wanted)) return nullptr;
   const ThresholdTensor tensor = side == Side::Value ? ThresholdTensor::Value
                                  : wanted.post_rope  ? ThresholdTensor::KeyPostRope
                                                      : ThresholdTensor::Key;
@@ -33,15 +34,17 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side, boo
     if (recipes[index].side(side).post_rope == post_rope) order.push_back(index);
   const auto key = [&](int index) {
     const SideRecipe& recipe = recipes[index].side(side);
-    return std::tuple(recipe.axis, recipe.range, recipe.outliers, recipes[index].sinks, recipe.share, recipe.weights);
+    return std::tuple(recipe.axis, recipe.range, recipe.group, recipe.outliers, recipe.rule, recipes[index].sinks,
+                      recipe.share, recipe.share_channels, recipe.weights);
   };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
   return order;
 }
 
 bool uses_gradients(const std::vector<Recipe>& recipes, Side side) {
-  return std::any_of(recipes.begin(), recipes.end(),
-                     [&](const Recipe& recipe) { return recipe.side(side).weights != FitWeights::None; });
+  return std::any_of(recipes.begin(), recipes.end(), [&](const Recipe& recipe) {
+    return recipe.side(side).weights != FitWeights::None && !is_block_format(recipe.side(side).codebook);
+  });
 }
 
 }  // namespace

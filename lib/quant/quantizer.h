@@ -14,13 +14,14 @@ namespace kvq {
 struct SideQuantizer {
   SideRecipe recipe;
   int kv_heads = 0, head_dim = 0;
-  std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, static ranges only; else empty
-  std::vector<Codebook> codebooks;  ///< 1 (per layer) or kv_heads
+  std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, where stores_thresholds(recipe); else empty
+  std::vector<Codebook> codebooks;  ///< codebook_count(recipe, kv_heads, head_dim)
   /// Exact values and online ranges are stored as fp16(x · 2^-exponent): values of 1e-6 and 7e4 survive.
   int exponent = 0;
   double outlier_rate = 0.0;  ///< measured in calibration: exact values per value, sinks left out
 
   int width() const { return kv_heads * head_dim; }
+  /// Not with share=N.
   const Codebook& codebook_of_head(int kv_head) const {
     return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head];
   }
