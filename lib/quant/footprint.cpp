@@ -27,9 +27,11 @@ double expected_overflow_blocks(const SideQuantizer& side, std::int64_t capacity
   return blocks;
 }
 
-/// Tokens for which a side has, or skips, slots in pages.
+/// Tokens for which a side has slots in pages, sinks included as soon as one stands behind them.
 std::int64_t paged_tokens(const Recipe& recipe, Side side, std::int64_t tokens) {
-  return exact_window(recipe, side).settled(tokens);
+  const ExactWindow window = exact_window(recipe, side);
+  const std::int64_t settled = window.settled(tokens);
+  return window.waits() && settled <= window.sinks ? 0 : settled;
 }
 
 /// The pages and exact tokens of one layer, without overflow blocks.

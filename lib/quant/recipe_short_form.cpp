@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -33,6 +34,8 @@ constexpr std::string_view kKnownWords =
 
 /// Both sides as far as the text speaks of them; with `only` set, words for the other side are refused.
 struct Parser {
+  explicit Parser(std::string text, std::optional<Side> side = std::nullopt) : whole(std::move(text)), only(side) {}
+
   std::string whole;  ///< for messages
   std::optional<Side> only;
   SideRecipe key = default_side(Side::Key), value = default_side(Side::Value);
@@ -189,7 +192,7 @@ void Parser::apply_range() {
 
 Recipe parse_split(const std::string& text) {
   const auto slash = text.find('/');
-  Parser key{text, Side::Key}, value{text, Side::Value};
+  Parser key(text, Side::Key), value(text, Side::Value);
   if (slash == std::string::npos || text.compare(slash + 1, 2, "V=") != 0) {
     key.refuse("two sides are written K=…/V=…, keys first");
   }
@@ -206,7 +209,7 @@ Recipe parse_split(const std::string& text) {
 Recipe parse_unchecked(const std::string& text) {
   if (text == "none") return {false, default_side(Side::Key), default_side(Side::Value), 0};
   if (text.starts_with("K=")) return parse_split(text);
-  Parser both{text, std::nullopt};
+  Parser both(text);
   both.parse(text);
   Recipe recipe{true, both.key, both.value};
   recipe.sinks = both.sinks.value_or(both.usual_sinks);

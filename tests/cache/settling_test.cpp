@@ -41,8 +41,9 @@ std::shared_ptr<Quantizer> make_quantizer(const std::string& recipe) {
     for (int book = 0; book < codebook_count(side.recipe, side.kv_heads, side.head_dim); ++book)
       side.codebooks.push_back(uniform_codebook(side.recipe.bits));
     if (!stores_thresholds(side.recipe)) continue;
-    side.lower.assign(kWidth, -0.9f);
-    side.upper.assign(kWidth, 0.9f);
+    const float bound = side.recipe.outliers > 0 ? 0.9f : side.recipe.post_rope ? 1.5f : 1.0f;
+    side.lower.assign(kWidth, -bound);
+    side.upper.assign(kWidth, bound);
     side.outlier_rate = 0.1;
   }
   quantizer->layers.push_back(parts);

@@ -77,7 +77,7 @@ TEST_CASE("Short forms of groups, rules and exact windows leave defaults out and
       {"q4_0:rope=pre", "q4_0:rope=pre"},
       {"fp8:recent=64", "fp8:recent=64"},
       {"int4:key=token-group,group=32", "int4:key=token-group"},
-      {"int4:key=channel-group,group=64,flush=64", "int4:key=channel-group,group=64"},
+      {"K=int4:key=channel-group,group=64,flush=64/V=int4", "int4:key=channel-group,group=64"},
       {"int4:key=channel-group,value=token-group,group=64", "int4:key=channel-group,value=token-group,group=64"},
       {"int4:key=channel-group,flush=128", "K=int4:key=channel-group,flush=128/V=int4"},
       {"K=int4:key=channel-group,flush=128/V=int4", "K=int4:key=channel-group,flush=128/V=int4"},

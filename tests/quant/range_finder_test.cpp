@@ -228,7 +228,7 @@ TEST_CASE("Values that are all equal, all zero or all exact come back within fp1
     for (const float value : {0.0f, 100.0f, -7.3f}) {
       std::vector<float> x(64 * kWidth, value);
       SideSimulator(side).round_trip(x, 0, 1);
-      for (const float back : x) REQUIRE(back == through_half(value));
+      for (const float back : x) REQUIRE(std::abs(back - value) <= std::abs(value) * 0x1p-10f);
     }
   }
   std::vector<float> zeros(64 * kWidth, 0.0f);
