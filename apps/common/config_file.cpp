@@ -40,7 +40,8 @@ struct Reader {
                    const toml::node& node) {
     const CLI::Option* option = command.get_option_no_throw("--" + key);
     if (!option || !option->get_configurable()) {
-      refuse(file, node.source(), fmt::format("'{}' is not an option of {}; known: {}", key, command.get_name(), options_of(command)));
+      refuse(file, node.source(),
+             fmt::format("'{}' is not an option of {}; known: {}", key, command.get_name(), options_of(command)));
     }
     CLI::ConfigItem item;
     item.parents = parents;

@@ -9,8 +9,9 @@
 
 namespace kvq::apps {
 
-/// Top-level keys are options of the command that was chosen; a table named like a subcommand holds options of that one.
-/// Throws CLI::ConfigError naming file, line and key: bad syntax, unknown key (lists the known ones), a date or nested table.
+/// Top-level keys are options of the command that was chosen; a table named like a subcommand holds options of that
+/// one. Throws CLI::ConfigError naming file, line and key: bad syntax, unknown key (lists the known ones), a date or
+/// nested table.
 class TomlConfig final : public CLI::ConfigTOML {
  public:
   explicit TomlConfig(const CLI::App& app) : app_(app) {}

@@ -1,6 +1,7 @@
 #include "common/loaded_model.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
 #include <kvq/model/threads.h>

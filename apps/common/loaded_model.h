@@ -1,11 +1,12 @@
 #pragma once
-// A model with its tokenizer, as every tool opens them: the options --model, --dtype and --bos, and the checks between them.
+// A model with its tokenizer, as every tool opens them: the options --model, --dtype and --bos, and the checks between
+// them.
 
 #include <filesystem>
 #include <memory>
 #include <string>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 #include <kvq/core/log.h>
 #include <kvq/model/model.h>
@@ -29,8 +30,8 @@ struct LoadedModel {
   std::int32_t bos() const { return tokenizer->bos_id.value_or(-1); }
 };
 
-/// Sets the compute threads too. Throws Input, Format; Usage for a BOS that the tokenizer has not; Mismatch for a tokenizer
-/// that the model's vocabulary does not hold. The tokenizer comes first: it is cheap and fails early.
+/// Sets the compute threads too. Throws Input, Format; Usage for a BOS that the tokenizer has not; Mismatch for a
+/// tokenizer that the model's vocabulary does not hold. The tokenizer comes first: it is cheap and fails early.
 LoadedModel open_model(const ModelArguments& arguments, RunContext& context);
 
 /// Warns when `length` tokens, asked for by `flag`, are beyond the context that the model's file promises.

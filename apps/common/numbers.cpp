@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 namespace kvq::apps {
 
@@ -38,7 +39,8 @@ CLI::Validator real_number(double low, double high, const std::string& what, boo
         double value = 0;
         // Comparisons with NaN are false, so it is refused.
         if (parse(text, value) && value >= low && (below ? value < high : value <= high)) return std::string();
-        return fmt::format("'{}' is not {} of at least {} and {} {}", text, what, low, below ? "below" : "at most", high);
+        return fmt::format("'{}' is not {} of at least {} and {} {}", text, what, low, below ? "below" : "at most",
+                           high);
       },
       "X");
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 namespace kvq::apps {
 

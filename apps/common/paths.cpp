@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
 #include <kvq/text/corpus.h>
@@ -16,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kInputs[] = {"--model", "--text", "--calib", "--thresholds", "--quantizer", "--recipe"};
+constexpr const char* kInputs[] = {"--model",  "--text", "--calib", "--thresholds",      "--quantizer",
+                                   "--recipe", "file",   "reports", "--calibration-text"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {
@@ -32,7 +34,7 @@ std::vector<NamedPath> input_paths(const CLI::App& app, const CLI::App& command)
     const CLI::Option* option = command.get_option_no_throw(name);
     if (!option) continue;
     for (const std::string& value : option->results()) {
-      const fs::path path = std::string(name) == "--text" ? TextArgument::parse(value).path : fs::path(value);
+      const fs::path path = std::string(name).ends_with("text") ? TextArgument::parse(value).path : fs::path(value);
       std::error_code error;
       if (std::string(name) == "--recipe" && !fs::exists(path, error)) continue;  // a short form
       paths.push_back({name, path});
@@ -64,7 +66,8 @@ void check_output(const std::string& option, const fs::path& output, const std::
     std::error_code error;
     bool same = same_file(output, input.path);
     if (!same && fs::is_directory(input.path, error)) {
-      for (fs::directory_iterator entry(input.path, error), end; !error && entry != end && !same; entry.increment(error)) {
+      for (fs::directory_iterator entry(input.path, error), end; !error && entry != end && !same;
+           entry.increment(error)) {
         same = same_file(output, entry->path());
       }
     }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 namespace kvq::apps {
 
@@ -15,11 +15,12 @@ struct NamedPath {
   std::filesystem::path path;
 };
 
-/// --model, --text, --calib, --thresholds, --quantizer, --recipe (where a file of that name exists) and --config.
+/// --model, --text, --calib, --thresholds, --quantizer, --recipe (where a file of that name exists), FILE, REPORTS and
+/// --config.
 std::vector<NamedPath> input_paths(const CLI::App& app, const CLI::App& command);
 
-/// Throws Usage for an input that is neither a regular file nor a folder (a FIFO would be waited for), or cannot be looked
-/// at; missing ones are left to whoever reads them.
+/// Throws Usage for an input that is neither a regular file nor a folder (a FIFO would be waited for), or cannot be
+/// looked at; missing ones are left to whoever reads them.
 void check_inputs(const std::vector<NamedPath>& inputs);
 
 /// Throws Usage when `output` is one of the inputs, or a file in an input folder, by whatever name or link.

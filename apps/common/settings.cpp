@@ -8,17 +8,17 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 namespace kvq::apps {
 
 namespace {
 
-// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of its own; those that
-// were fitted beside it do not concern it.
-const std::set<std::string> kNotStored = {"help",    "version", "config",   "output",  "force",  "json",   "dry-run",
-                                          "quiet",   "verbose", "log-file", "threads", "recipe", "explain",
-                                          "recompute"};
+// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of
+// its own; those that were fitted beside it do not concern it.
+const std::set<std::string> kNotStored = {"help",  "version", "config",   "output",  "force",  "json",    "dry-run",
+                                          "quiet", "verbose", "log-file", "threads", "recipe", "explain", "recompute"};
 
 /// A JSON string literal is a valid TOML basic string.
 std::string quoted(const std::string& text) {
@@ -79,6 +79,40 @@ std::string settings_as_toml(const CLI::App& command) {
   std::string text;
   for (const auto& [name, value] : lines) text += fmt::format("{} = {}\n", name, value);
   return text;
+}
+
+std::string shell_word(const std::string& word) {
+  static const std::regex plain(R"([A-Za-z0-9_./:=,+@%^-]+)");
+  if (std::regex_match(word, plain)) return word;
+  std::string quoted_word = "'";
+  for (const char byte : word) quoted_word += byte == '\'' ? "'\\''" : std::string(1, byte);
+  return quoted_word + "'";
+}
+
+std::string shell_word_by_name(const std::string& word) { return shell_word(without_folders(word)); }
+
+std::string command_as_text(const std::string& program, const CLI::App& command) {
+  static const std::set<std::string> silent = {"help",  "version", "config",  "force",   "json",
+                                               "quiet", "verbose", "dry-run", "log-file"};
+  std::string text = program;
+  if (command.get_parent()) text += " " + command.get_name();
+  std::string positional;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0) continue;
+    if (option->get_lnames().empty()) {
+      for (const std::string& value : option->results()) positional += " " + shell_word_by_name(value);
+      continue;
+    }
+    const std::string name = option->get_lnames().front();
+    if (silent.contains(name)) continue;
+    if (option->get_items_expected_max() == 0) {  // a flag
+      text += " --" + name;
+      continue;
+    }
+    for (const std::string& value : option->reduced_results())
+      text += fmt::format(" --{} {}", name, shell_word_by_name(value));
+  }
+  return text + positional;
 }
 
 }  // namespace kvq::apps

@@ -77,9 +77,12 @@ class Display final : public Progress {
 
 spdlog::level::level_enum spd_level(LogLevel level) {
   switch (level) {
-    case LogLevel::Debug: return spdlog::level::debug;
-    case LogLevel::Info: return spdlog::level::info;
-    case LogLevel::Warning: return spdlog::level::warn;
+    case LogLevel::Debug:
+      return spdlog::level::debug;
+    case LogLevel::Info:
+      return spdlog::level::info;
+    case LogLevel::Warning:
+      return spdlog::level::warn;
   }
   return spdlog::level::info;
 }
@@ -128,7 +131,8 @@ Terminal::Terminal(const std::string& tool, const CommonOptions& options)
   impl_->logger->set_level(spdlog::level::debug);
   // A log that cannot be written is no reason to stop, nor to say so with every line.
   impl_->logger->set_error_handler([tool, said = std::make_shared<bool>(false)](const std::string& problem) {
-    if (!std::exchange(*said, true)) std::fprintf(stderr, "%s: warning: --log-file: %s\n", tool.c_str(), problem.c_str());
+    if (!std::exchange(*said, true))
+      std::fprintf(stderr, "%s: warning: --log-file: %s\n", tool.c_str(), problem.c_str());
   });
   impl_->logger->flush_on(spdlog::level::warn);
   impl_->log = std::make_unique<SpdLog>(impl_->logger, impl_->display);

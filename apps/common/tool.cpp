@@ -1,8 +1,8 @@
 #include "common/tool.h"
 
+#include <cerrno>
 #include <cmath>
 #include <csignal>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +12,7 @@
 #include <new>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "common/config_file.h"
 #include "common/numbers.h"
@@ -78,7 +79,8 @@ void Tool::add_common(CLI::App& command, Features features) {
       ->group(group);
   command.add_flag("-q,--quiet", options.quiet, "no progress, no information; warnings and errors only")->group(group);
   command.add_flag("-v,--verbose", options.verbosity, "say more; repeat for even more")->group(group);
-  if (&command != &impl_->app) command.footer("--config FILE.toml: the same options from a file; the command line wins");
+  if (&command != &impl_->app)
+    command.footer("--config FILE.toml: the same options from a file; the command line wins");
   command.add_option("--log-file", options.log_file, "also write the log, at full detail, to this file")->group(group);
 }
 
@@ -101,8 +103,9 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
   // A misspelt option matters more than the one that is missing because of it.
   for (const std::string& word : unknown) {
     if (word.size() < 2 || word[0] != '-') continue;
-    const std::string command =
-        app.get_subcommands().empty() ? app.get_name() : app.get_name() + " " + app.get_subcommands().front()->get_name();
+    const std::string command = app.get_subcommands().empty()
+                                    ? app.get_name()
+                                    : app.get_name() + " " + app.get_subcommands().front()->get_name();
     return fmt::format("'{}' is not an option of {}", word.substr(0, word.find('=')), command);
   }
   if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) {
@@ -178,7 +181,8 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
       code = 1;
       message = error.what();
       // libtorch reports a failed allocation with a text of many lines; its first line says what matters.
-      if (const auto end = message.find('\n'); end != std::string::npos && self.common.verbosity == 0) message.resize(end);
+      if (const auto end = message.find('\n'); end != std::string::npos && self.common.verbosity == 0)
+        message.resize(end);
     }
     terminal.progress().end();
     if (code != 0) terminal.error(message);
@@ -195,6 +199,10 @@ void Tool::check_output(const std::filesystem::path& output) const {
 
 std::string Tool::resolved_config() const { return settings_as_toml(*impl_->command); }
 
+std::string Tool::command_line() const { return command_as_text(impl_->name, *impl_->command); }
+
+std::string Tool::producer() const { return impl_->name + " " KVQ_VERSION; }
+
 void print_result(const std::string& text) {
   errno = 0;
   std::cout << text;
@@ -202,7 +210,8 @@ void print_result(const std::string& text) {
   std::cout.flush();
   // A reader that went away (`| head`) is no failure of ours; a full disk behind stdout is.
   if (!std::cout && errno != EPIPE) {
-    fail(ErrorKind::Io, fmt::format("standard output cannot be written: {}", errno ? std::strerror(errno) : "unknown reason"));
+    fail(ErrorKind::Io,
+         fmt::format("standard output cannot be written: {}", errno ? std::strerror(errno) : "unknown reason"));
   }
 }
 
@@ -213,7 +222,8 @@ std::string human_bytes(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  return unit == 0 || bytes >= 99.5 ? fmt::format("{:.0f} {}", bytes, units[unit]) : fmt::format("{:.1f} {}", bytes, units[unit]);
+  return unit == 0 || bytes >= 99.5 ? fmt::format("{:.0f} {}", bytes, units[unit])
+                                    : fmt::format("{:.1f} {}", bytes, units[unit]);
 }
 
 std::string human_seconds(double seconds) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 #include <kvq/core/log.h>
 
@@ -45,6 +45,11 @@ class Tool {
 
   /// The resolved options as TOML without paths: what artifacts store as `config`. Paths are given by their file name.
   std::string resolved_config() const;
+
+  /// The command as it could be typed again, files by name: for reports.
+  std::string command_line() const;
+  /// "kvq-eval 0.1.0"
+  std::string producer() const;
 
  private:
   struct Impl;

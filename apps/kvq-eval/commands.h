@@ -14,5 +14,8 @@ struct Command {
 
 Command perplexity_command(Tool& tool);
 Command passkey_command(Tool& tool);
+Command compare_command(Tool& tool);
+Command inspect_command(Tool& tool);
+Command experiment_command(Tool& tool);
 
 }  // namespace kvq::apps

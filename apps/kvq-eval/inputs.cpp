@@ -4,16 +4,23 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/core/error.h>
+#include <kvq/core/hash.h>
 
 namespace kvq::apps {
 
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
-  command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")->expected(1)->take_all();
-  command.add_option("--cache", options.cache, "how quantized caches are run: simulated, or packed: the bits themselves, on the CPU")
+  command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option(
+          "--cache", options.cache,
+          "how quantized caches are run: simulated, or the bits themselves: packed (on the CPU), cuda (on a GPU)")
       ->check(CLI::IsMember(cache_kind_names()))
       ->capture_default_str();
 }
@@ -32,20 +39,40 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     QuantizerFile& file = files[index];
     const std::string path = options.quantizers[index].string();
     if (file.provenance.model_sha256 != inputs.model->sha256()) {
-      fail(ErrorKind::Mismatch, fmt::format("--quantizer {}: was made from another model (sha256 {:.12}…), {} is {:.12}…", path,
-                                            file.provenance.model_sha256, options.model.string(), inputs.model->sha256()));
+      fail(ErrorKind::Mismatch,
+           fmt::format("--quantizer {}: was made from another model (sha256 {:.12}…), {} is {:.12}…", path,
+                       file.provenance.model_sha256, options.model.string(), inputs.model->sha256()));
     }
     if (file.provenance.tokenizer_sha256 != inputs.tokenizer->sha256) {
-      fail(ErrorKind::Mismatch, fmt::format("--quantizer {}: was calibrated with another tokenizer (sha256 {:.12}…), that of {} is {:.12}…",
-                                            path, file.provenance.tokenizer_sha256, options.model.string(), inputs.tokenizer->sha256));
+      fail(ErrorKind::Mismatch,
+           fmt::format("--quantizer {}: was calibrated with another tokenizer (sha256 {:.12}…), that of {} is {:.12}…",
+                       path, file.provenance.tokenizer_sha256, options.model.string(), inputs.tokenizer->sha256));
     }
+    check_belongs(file.quantizer, inputs.model->config(), "--quantizer " + path);
     std::string name = short_form(file.quantizer.recipe);
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";
     inputs.fingerprints.push_back(std::move(file.fingerprints));
-    inputs.quantizers.push_back({name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache});
+    VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]),
+                         file.provenance.parents, ""};
+    inputs.quantizers.push_back(
+        {name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache, {}, std::move(source)});
   }
   return inputs;
+}
+
+ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs) {
+  ReportSubject subject;
+  subject.model = options.model.filename().string();
+  if (subject.model.empty()) subject.model = options.model.parent_path().filename().string();  // a folder with a slash
+  subject.settings = tool.resolved_config();
+  subject.model_sha256 = inputs.model->sha256();
+  subject.tokenizer_sha256 = inputs.tokenizer->sha256;
+  subject.dtype = options.dtype;
+  subject.bos = inputs.prepend_bos ? "window" : "never";
+  subject.command = tool.command_line();
+  subject.producer = tool.producer();
+  return subject;
 }
 
 }  // namespace kvq::apps

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "common/loaded_model.h"
+#include "common/tool.h"
 
 #include <kvq/eval/perplexity.h>
+#include <kvq/eval/report.h>
 
 namespace kvq::apps {
 
@@ -26,6 +28,9 @@ struct Inputs : LoadedModel {
   /// Per quantizer: fingerprints of its calibration text.
   std::vector<std::vector<std::uint64_t>> fingerprints;
 };
+
+/// The head of a report on these inputs; the text's fields are the caller's.
+ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs);
 
 /// Cheap checks first, so that a wrong argument is reported before a large model is opened. Throws Mismatch for a
 /// quantizer of another model or tokenizer.

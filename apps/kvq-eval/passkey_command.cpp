@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
@@ -9,6 +12,8 @@
 #include "kvq-eval/report_folder.h"
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
+#include <kvq/eval/plan.h>
 #include <kvq/eval/report.h>
 
 namespace kvq::apps {
@@ -33,9 +38,29 @@ std::vector<double> spread_depths(int count) {
   return depths;
 }
 
+void print_plan(const PasskeyOptions& passkey, const PasskeyCommandOptions& options, const Inputs& inputs, bool json) {
+  const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
+  const PasskeyPlan plan = plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey, caches);
+  if (json) {
+    print_result(nlohmann::ordered_json({{"prompts", plan.prompts},
+                                         {"lengths", passkey.lengths},
+                                         {"caches", caches},
+                                         {"memory_bytes", plan.peak_memory_bytes},
+                                         {"seconds", std::round(plan.seconds)}})
+                     .dump(2));
+  } else {
+    print_result(
+        fmt::format("prompts   {} for each cache, up to {}\ncaches    {}, the unquantized one included\n"
+                    "memory    about {}\ntime      about {}\n",
+                    plan.prompts, plural(*std::max_element(passkey.lengths.begin(), passkey.lengths.end()), "token"),
+                    caches, human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+  }
+}
+
 void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
   std::unique_ptr<ReportFolder> folder;
-  if (!options.output.empty()) folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
+  if (!options.output.empty() && !tool.common().dry_run)
+    folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   const Inputs inputs = load_inputs(options.inputs, context);
   const PasskeyOptions passkey{options.lengths, spread_depths(options.depths), options.trials, options.prompt == "chat",
                                options.seed};
@@ -44,12 +69,13 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   for (const std::int64_t length : options.lengths) {  // a length that no prompt fits is an error before the first run
     make_passkey_prompt(*inputs.tokenizer, length, 0.5, passkey.chat, inputs.prepend_bos, 0);
   }
+  if (tool.common().dry_run) return print_plan(passkey, options, inputs, tool.common().json);
   const std::vector<PasskeyResult> results =
       evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);
-  const ReportSubject subject{options.inputs.model.filename().string(), "", 0, tool.resolved_config()};
-  const std::string json = passkey_json(subject, results);
-  if (folder) folder->write(json, passkey_markdown(subject, results));
-  print_result(tool.common().json ? json : to_text(passkey_table(results)));
+  ReportDocument document;
+  document.passkey = {report_subject(tool, options.inputs, inputs), results};
+  if (folder) folder->write(document);
+  print_result(tool.common().json ? document_json(document) : to_text(passkey_table(results)));
 }
 
 }  // namespace
@@ -74,8 +100,8 @@ Command passkey_command(Tool& tool) {
   command->add_option("--seed", options->seed, "seed of the keys")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "folder for report.json and report.md");
-  tool.add_common(*command, {.dry_run = false});
+  command->add_option("-o,--output", options->output, "folder for report.json, .md, .html and .csv");
+  tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }
 

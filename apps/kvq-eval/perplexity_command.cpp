@@ -1,16 +1,19 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
 #include "kvq-eval/inputs.h"
+#include "kvq-eval/parts.h"
 #include "kvq-eval/report_folder.h"
 
 #include <kvq/core/error.h>
 #include <kvq/core/fingerprint.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 #include <kvq/eval/plan.h>
 #include <kvq/eval/report.h>
 #include <kvq/text/corpus.h>
@@ -24,6 +27,7 @@ struct PerplexityOptions {
   std::string text;
   std::int64_t seqlen = 2048, max_windows = 0;
   double max_kl = 0.1;
+  PartOptions parts;
   std::filesystem::path output;
 };
 
@@ -35,31 +39,33 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
   for (std::size_t index = 0; index < inputs.quantizers.size(); ++index) {
     const double share = overlap(text, inputs.fingerprints[index]);
     if (share <= 0.01) continue;
-    log.warning(fmt::format("{:.0f} % of the evaluated text stands in the calibration text of '{}': its result is too good",
-                            100 * share, inputs.quantizers[index].name));
+    log.warning(
+        fmt::format("{:.0f} % of the evaluated text stands in the calibration text of '{}': its result is too good",
+                    100 * share, inputs.quantizers[index].name));
   }
 }
 
 /// Settings hold file names only, so what the files hold is named as well.
-RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs, const TokenStream& stream,
-                         int threads) {
+RunIdentity run_identity(const Tool& tool, const PerplexityOptions& options, const Inputs& inputs,
+                         const TokenStream& stream, int threads) {
   RunIdentity identity;
   identity.entries = {{"kvq", KVQ_VERSION}, {"model", inputs.model->sha256()}, {"text", stream.text_sha256}};
   for (std::size_t index = 0; index < options.inputs.quantizers.size(); ++index) {
-    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.inputs.quantizers[index]));
+    identity.entries.emplace_back(fmt::format("quantizer {}", index + 1),
+                                  sha256_of_file(options.inputs.quantizers[index]));
   }
   identity.add_settings(tool.resolved_config());
   // Neither changes a window that is finished.
-  std::erase_if(identity.entries, [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
+  std::erase_if(identity.entries,
+                [](const auto& entry) { return entry.first == "--max-windows" || entry.first == "--max-kl"; });
   identity.entries.emplace_back("threads", fmt::format("{}", threads));
   return identity;
 }
 
 void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
-  const PerplexityPlan plan =
-      plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
-                      static_cast<std::int64_t>(windows.size()), caches);
+  const PerplexityPlan plan = plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
+                                              static_cast<std::int64_t>(windows.size()), caches);
   if (json) {
     print_result(nlohmann::ordered_json({{"windows", windows.size()},
                                          {"seqlen", options.seqlen},
@@ -68,10 +74,11 @@ void print_plan(const PerplexityOptions& options, const Inputs& inputs, const st
                                          {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
-    print_result(fmt::format("windows   {} of {} tokens\ncaches    {}, the unquantized one included\n"
-                             "memory    about {}\ntime      about {}\n",
-                             windows.size(), options.seqlen, caches,
-                             human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+    print_result(
+        fmt::format("windows   {} of {}\ncaches    {}, the unquantized one included\n"
+                    "memory    about {}\ntime      about {}\n",
+                    windows.size(), plural(options.seqlen, "token"), caches,
+                    human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
   }
 }
 
@@ -82,34 +89,41 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   if (!options.output.empty() && !tool.common().dry_run) {
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   }
-  const Inputs inputs = load_inputs(options.inputs, context);
+  Inputs inputs = load_inputs(options.inputs, context);
+  select_parts(options.parts, options.inputs, inputs);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
-  const std::vector<Window> windows = sequential_windows(streams, options.seqlen, inputs.prepend_bos,
-                                                         inputs.bos(), options.max_windows);
+  const std::vector<Window> windows =
+      sequential_windows(streams, options.seqlen, inputs.prepend_bos, inputs.bos(), options.max_windows);
   const auto tokens = static_cast<std::int64_t>(streams[0].ids.size());
   const std::int64_t text_per_window = options.seqlen - (inputs.prepend_bos ? 1 : 0);
   const std::int64_t used = static_cast<std::int64_t>(windows.size()) * text_per_window;
-  context.log.info(fmt::format("{} windows of {} tokens from {} tokens of text; {} tokens are not used", windows.size(),
-                               options.seqlen, tokens, tokens - used));
+  context.log.info(fmt::format("{} of {} from {} of text; {} not used", plural(windows.size(), "window"),
+                               plural(options.seqlen, "token"), plural(tokens, "token"),
+                               plural(tokens - used, "token")));
   warn_beyond_context(*inputs.model, "--seqlen", options.seqlen, context.log);
   warn_of_overlap(inputs, windows, context.log);
   if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
 
   std::unique_ptr<WindowJournal> journal;
   if (folder) {
-    journal = std::make_unique<WindowJournal>(folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads),
-                                              tool.common().force);
+    journal = std::make_unique<WindowJournal>(
+        folder->journal(), run_identity(tool, options, inputs, streams[0], context.threads), tool.common().force);
   }
-  const PerplexityReport report = evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
-  const ReportSubject subject{options.inputs.model.filename().string(), argument.path.filename().string(), tokens,
-                              tool.resolved_config()};
-  const std::string json = perplexity_json(subject, report);
+  const PerplexityReport report =
+      evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
+  ReportDocument document;
+  document.max_kl = options.max_kl;
+  document.evaluations.push_back({report_subject(tool, options.inputs, inputs), report});
+  ReportSubject& subject = document.evaluations.front().subject;
+  subject.text = argument.path.filename().string();
+  subject.text_sha256 = streams[0].text_sha256;
+  subject.text_tokens = tokens;
   if (folder) {
-    folder->write(json, perplexity_markdown(subject, report, options.max_kl));
+    folder->write(document);
     journal->remove();
   }
   if (tool.common().json) {
-    print_result(json);
+    print_result(document_json(document));
   } else {
     print_result(to_text(perplexity_table(report)) + "\n" + recommendation(report, options.max_kl));
   }
@@ -119,7 +133,8 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
 
 Command perplexity_command(Tool& tool) {
   auto options = std::make_shared<PerplexityOptions>();
-  CLI::App* command = tool.app().add_subcommand("perplexity", "Perplexity, KL divergence and top-1 agreement, side by side");
+  CLI::App* command =
+      tool.app().add_subcommand("perplexity", "Perplexity, KL divergence and top-1 agreement, side by side");
   add_input_options(*command, options->inputs);
   command->add_option("--text", options->text, "text to judge on: UTF-8, plain or JSONL")->required();
   command->add_option("--seqlen", options->seqlen, "tokens per window")
@@ -127,10 +142,14 @@ Command perplexity_command(Tool& tool) {
       ->capture_default_str();
   command->add_option("--max-windows", options->max_windows, "at most so many windows (default: all)")
       ->check(whole_number(1, std::uint64_t{1} << 40));
-  command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
+  command
+      ->add_option("--max-kl", options->max_kl,
+                   "recommend the cheapest cache whose mean KL divergence is at most this, in nats")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "folder for report.json and report.md; an interrupted run resumes there");
+  add_part_options(*command, options->parts);
+  command->add_option("-o,--output", options->output,
+                      "folder for report.json, .md, .html and .csv; an interrupted run resumes there");
   tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }

@@ -4,6 +4,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 #include <kvq/core/rng.h>
 
 namespace kvq::apps {
@@ -53,8 +54,8 @@ std::vector<Window> choose_windows(const FisherArguments& arguments, const Fishe
   std::vector<Window> windows =
       sequential_windows(inputs.streams, arguments.seqlen, inputs.prepend_bos, inputs.bos(), arguments.samples);
   if (static_cast<std::int64_t>(windows.size()) < arguments.samples) {
-    fail(ErrorKind::Input, fmt::format("--samples {}: the text holds only {} sequences of --seqlen {}",
-                                       arguments.samples, windows.size(), arguments.seqlen));
+    fail(ErrorKind::Input, fmt::format("--samples {}: the text holds only {} of --seqlen {}", arguments.samples,
+                                       plural(windows.size(), "sequence"), arguments.seqlen));
   }
   return windows;
 }

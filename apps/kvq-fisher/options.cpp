@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include <CLI/CLI.hpp>
+
 #include "common/numbers.h"
 
 namespace kvq::apps {

@@ -7,6 +7,8 @@
 
 #include "common/tool.h"
 
+#include <kvq/core/plural.h>
+
 namespace kvq::apps {
 
 namespace {
@@ -43,9 +45,10 @@ std::string plan_as_json(std::int64_t tokens, const CollectPlan* plan) {
 
 std::string plan_as_text(std::int64_t tokens, const ModelConfig& config, const CollectPlan& plan) {
   const KvShape& shape = config.kv;
-  std::string text = fmt::format("text      {} tokens\n", tokens);
-  text += fmt::format("sample    {} sequences of {} tokens\n", plan.sequences, plan.seqlen);
-  text += fmt::format("cache     {} layers, {} kv heads of {}\n", shape.layers, shape.kv_heads, shape.head_dim);
+  std::string text = fmt::format("text      {}\n", plural(tokens, "token"));
+  text += fmt::format("sample    {} of {}\n", plural(plan.sequences, "sequence"), plural(plan.seqlen, "token"));
+  text += fmt::format("cache     {}, {} of {}\n", plural(shape.layers, "layer"), plural(shape.kv_heads, "kv head"),
+                      shape.head_dim);
   text += fmt::format("file      {} before compression\n", human_bytes(static_cast<double>(plan.file_bytes)));
   text += fmt::format("journal   {} while it runs\n", human_bytes(static_cast<double>(plan.journal_bytes)));
   text += fmt::format("memory    about {}\n", human_bytes(static_cast<double>(plan.peak_memory_bytes)));
@@ -73,8 +76,9 @@ std::string result_as_json(const FisherArguments& arguments, const CollectResult
 
 std::string result_as_text(const FisherArguments& arguments, const CollectResult& result) {
   const double seconds = total_seconds(result), loss = mean(result.loss);
-  std::string text = fmt::format("{}: {} sequences of {} tokens, {}\n", arguments.output.string(), result.loss.size(),
-                                 arguments.seqlen, human_bytes(static_cast<double>(result.file_bytes)));
+  std::string text =
+      fmt::format("{}: {} of {}, {}\n", arguments.output.string(), plural(result.loss.size(), "sequence"),
+                  plural(arguments.seqlen, "token"), human_bytes(static_cast<double>(result.file_bytes)));
   text += fmt::format("mean loss {:.4f} nats (perplexity {:.2f})\n", loss, std::exp(loss));
   if (seconds > 0) {
     text += fmt::format("{}, {:.0f} tokens/s; gradients {:.0f} %, statistics and journal {:.0f} %, file {:.0f} %",
@@ -82,7 +86,7 @@ std::string result_as_text(const FisherArguments& arguments, const CollectResult
                         100 * result.compute_seconds / seconds, 100 * result.journal_seconds / seconds,
                         100 * result.assemble_seconds / seconds);
   }
-  if (result.resumed > 0) text += fmt::format("; {} sequences from an earlier run", result.resumed);
+  if (result.resumed > 0) text += fmt::format("; {} from an earlier run", plural(result.resumed, "sequence"));
   return text;
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
@@ -13,8 +14,9 @@ namespace fs = std::filesystem;
 
 void add_options(CLI::App& command, FitArguments& arguments) {
   command.add_option("--calib", arguments.calib, "calibration file made by kvq-fisher");
-  command.add_option("--thresholds", arguments.thresholds,
-                     "thresholds file made by kvq-threshold; needed where a side has outliers and a range per channel (nuq3-1%)");
+  command.add_option(
+      "--thresholds", arguments.thresholds,
+      "thresholds file made by kvq-threshold; needed where a side has outliers and a range per channel (nuq3-1%)");
   command
       .add_option("--recipe", arguments.recipes,
                   "what to fit: short forms (nuq3-1%) or TOML files; several are fitted in one pass")

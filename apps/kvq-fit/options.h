@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 #include <kvq/quant/recipe.h>
 

@@ -12,6 +12,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/fingerprint.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 
 namespace kvq::apps {
 
@@ -23,8 +24,9 @@ void print_plan(const CalibrationHeader& header, const std::vector<Recipe>& reci
   // Values and gradients, then normalised values, weights and bins, all of one side of one layer.
   const std::int64_t memory_bytes = 18 * header.total_tokens() * shape.width();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  std::string text = fmt::format("{} layers of {} channels, {} tokens, about {} in memory\n", shape.layers,
-                                 shape.width(), header.total_tokens(), human_bytes(static_cast<double>(memory_bytes)));
+  std::string text =
+      fmt::format("{} of {}, {}, about {} in memory\n", plural(shape.layers, "layer"), plural(shape.width(), "channel"),
+                  plural(header.total_tokens(), "token"), human_bytes(static_cast<double>(memory_bytes)));
   for (std::size_t index = 0; index < recipes.size(); ++index) {
     list.push_back({{"recipe", short_form(recipes[index])}, {"file", files[index].string()}});
     text += fmt::format("{} -> {}\n", short_form(recipes[index]), files[index].string());

@@ -8,6 +8,7 @@
 #include "kvq-threshold/report.h"
 
 #include <kvq/core/atomic_file.h>
+#include <kvq/core/plural.h>
 
 using namespace kvq;
 
@@ -28,9 +29,9 @@ void print_plan(const CalibrationHeader& header, const ThresholdOptions& options
                            .dump(2));
   } else {
     apps::print_result(fmt::format(
-        "{} layers of {} channels, {} tokens: {} sets of thresholds, about {} in memory, {} on disk", shape.layers,
-        shape.width(), header.total_tokens(), sets, apps::human_bytes(static_cast<double>(memory_bytes)),
-        apps::human_bytes(static_cast<double>(file_bytes))));
+        "{} of {}, {}: {} of thresholds, about {} in memory, {} on disk", plural(shape.layers, "layer"),
+        plural(shape.width(), "channel"), plural(header.total_tokens(), "token"), plural(sets, "set"),
+        apps::human_bytes(static_cast<double>(memory_bytes)), apps::human_bytes(static_cast<double>(file_bytes))));
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kvq-threshold/options.h"
 
+#include <CLI/CLI.hpp>
+
 #include "common/numbers.h"
 
 namespace kvq::apps {

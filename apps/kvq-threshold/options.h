@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
+#include "common/cli_forward.h"
 
 #include <kvq/fit/thresholds.h>
 

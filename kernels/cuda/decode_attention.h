@@ -61,6 +61,9 @@ struct PackedLayer {
   std::int32_t sinks = 0;
   const std::uint16_t* sink_keys = nullptr;    ///< `[batch, sinks, kv_heads, head_dim]` scaled fp16
   const std::uint16_t* sink_values = nullptr;  ///< same shape
+  /// Numbers from one sequence's sinks to the next one's; -1: sinks * kv_heads * head_dim. With 0, and a
+  /// block_table_stride of 0, the rows of a batch are queries of one sequence, each with a length of its own.
+  std::int64_t sink_stride = -1;
   SideTables key, value;
 };
 

@@ -18,6 +18,7 @@ struct DecodeParams {
   const std::int32_t* lengths;
   std::int32_t sinks;
   const std::uint16_t *sink_keys, *sink_values;
+  std::int64_t sink_stride;
   const float *key_zero, *key_scale, *key_decoded, *value_decoded;
   std::int32_t key_books, value_books;
   float key_unit, value_unit;  ///< 2^exponent

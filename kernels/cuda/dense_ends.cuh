@@ -102,7 +102,7 @@ __device__ void DenseWarp<kBits, kDim>::attend_to_sinks() {
 #pragma unroll 1
   for (int sink = 0; sink < count; ++sink) {
     const std::int64_t base =
-        (static_cast<std::int64_t>(share_.sequence) * params_.sinks + sink) * width + kv_head * kDim;
+        share_.sequence * params_.sink_stride + sink * width + kv_head * kDim;
 #pragma unroll 1
     for (int query = 0; query < params_.queries; ++query) {
       float product = 0.0f;

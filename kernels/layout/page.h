@@ -35,6 +35,8 @@ struct SideShape {
   int group_tokens = 0;            ///< axis channel-group: tokens that share ranges; 0: none
   int zero_bits = 8 * kHalfBytes;  ///< of a zero point; a scale is fp16
   int group_outliers_per_end = 0;  ///< axis channel-group, rule topk: exact values on each end of a channel in a group
+  /// Codes of one page and kv head where not all are alike (widths=pair, grouped_codes.h); 0: 64 · bits a channel.
+  std::int64_t head_code_bits = 0;
 
   constexpr int width() const { return kv_heads * head_dim; }
   constexpr int entries_per_token() const { return 2 * outliers_per_end < width() ? 2 * outliers_per_end : width(); }
@@ -45,7 +47,9 @@ struct SideShape {
   /// Bytes of an outlier's channel: within the token (axis token), within the group of heads (axis channel).
   constexpr int channel_bytes() const { return (varying_outliers ? head_dim > 256 : width() > 256) ? 2 : 1; }
   constexpr std::int64_t row_bytes() const { return std::int64_t{kPageTokens} * bits / 8; }
-  constexpr std::int64_t code_bytes() const { return kv_heads * code_page_bytes(head_dim, bits); }
+  constexpr std::int64_t code_bytes() const {
+    return kv_heads * (head_code_bits > 0 ? div_up(head_code_bits, 8) : code_page_bytes(head_dim, bits));
+  }
   /// Ranges in a page: of its tokens, or of the groups of tokens that lie in it. Larger groups: long_group_bytes().
   constexpr std::int64_t range_bytes() const {
     const int sets = token_ranges                                      ? kPageTokens

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/artifacts/internal/rounding_datasets.h>
 #include <kvq/artifacts/internal/schema.h>
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/atomic_file.h>
@@ -20,10 +21,6 @@ constexpr std::int64_t kLongContext = 32768;  // where counted bits are forecast
 h5::Shape channels_of(const KvShape& shape) {
   return {static_cast<std::uint64_t>(shape.kv_heads), static_cast<std::uint64_t>(shape.head_dim)};
 }
-h5::Shape codebooks_of(const KvShape& shape, const SideRecipe& recipe) {
-  const int count = codebook_count(recipe, shape.kv_heads, shape.head_dim);
-  return {static_cast<std::uint64_t>(count), std::uint64_t{1} << recipe.bits};
-}
 
 void write_side(const h5::Group& group, const KvShape& shape, const SideQuantizer& side) {
   group.set("exponent", std::int64_t{side.exponent});
@@ -32,37 +29,8 @@ void write_side(const h5::Group& group, const KvShape& shape, const SideQuantize
     group.write("lower", channels_of(shape), std::span(side.lower));
     group.write("upper", channels_of(shape), std::span(side.upper));
   }
-  if (is_block_format(side.recipe.codebook)) return;
-  std::vector<float> centroids, decoded;
-  for (const Codebook& codebook : side.codebooks) {
-    centroids.insert(centroids.end(), codebook.centroids.begin(), codebook.centroids.end());
-    decoded.insert(decoded.end(), codebook.decoded.begin(), codebook.decoded.end());
-  }
-  group.write("centroids", codebooks_of(shape, side.recipe), std::span<const float>(centroids));
-  group.write("decoded", codebooks_of(shape, side.recipe), std::span<const float>(decoded));
-}
-
-void read_codebooks(const h5::Group& group, const KvShape& shape, SideQuantizer& side) {
-  const h5::Shape wanted = codebooks_of(shape, side.recipe);
-  const std::vector<float> centroids = group.read_floats("centroids", wanted);
-  const std::vector<float> decoded = group.read_floats("decoded", wanted);
-  schema::require_finite(group, "centroids", wanted, centroids);
-  schema::require_finite(group, "decoded", wanted, decoded);
-  const std::size_t levels = wanted[1];
-  for (std::size_t index = 1; index < centroids.size(); ++index) {
-    if (index % levels != 0 && centroids[index] < centroids[index - 1]) {
-      group.damaged("centroids", fmt::format("is not sorted: {} at {} follows {}", centroids[index],
-                                             schema::position(wanted, index), centroids[index - 1]));
-    }
-  }
-  for (std::size_t begin = 0; begin < centroids.size(); begin += levels) {
-    Codebook codebook;
-    codebook.centroids.assign(centroids.begin() + static_cast<std::ptrdiff_t>(begin),
-                              centroids.begin() + static_cast<std::ptrdiff_t>(begin + levels));
-    codebook.decoded.assign(decoded.begin() + static_cast<std::ptrdiff_t>(begin),
-                            decoded.begin() + static_cast<std::ptrdiff_t>(begin + levels));
-    side.codebooks.push_back(std::move(codebook));
-  }
+  write_codebooks(group, side);
+  write_rounding(group, side);
 }
 
 SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe) {
@@ -85,7 +53,8 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
     schema::require_finite(group, "upper", channels_of(shape), side.upper);
     schema::require_ordered(group, "lower", "upper", channels_of(shape), side.lower, side.upper);
   }
-  if (!is_block_format(recipe.codebook)) read_codebooks(group, shape, side);
+  read_codebooks(group, side);
+  read_rounding(group, side);
   return side;
 }
 

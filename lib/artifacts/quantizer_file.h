@@ -20,7 +20,8 @@ struct QuantizerFile {
 };
 
 void write_quantizer(const std::filesystem::path& path, const QuantizerFile& file, bool force);
-/// Refuses, by name: unknown major version, missing or misshapen dataset, NaN/Inf, unsorted centroids, incomplete file.
+/// Refuses, by name: unknown major version, missing or misshapen dataset, NaN/Inf, unsorted centroids, decoded
+/// values that are not the centroids though there is no Q-Norm, incomplete file.
 QuantizerFile read_quantizer(const std::filesystem::path& path);
 
 }  // namespace kvq

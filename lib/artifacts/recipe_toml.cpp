@@ -1,5 +1,7 @@
 #include <kvq/artifacts/recipe_toml.h>
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include <kvq/config/toml_table.h>
@@ -18,10 +20,29 @@ std::string toml_float(double value) {
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }
 
+/// Only where a recipe rounds otherwise than KVQuant: all of it then.
+std::string rounding_to_toml(Side which, const SideRecipe& side) {
+  const RoundingRecipe& rounding = side.rounding;
+  const SideRecipe plain;
+  if (rounding == plain.rounding && side.widths == plain.widths && side.levels == 0 && side.rotation == plain.rotation)
+    return "";
+  std::string text;
+  if (which == Side::Key) text += fmt::format("widths = \"{}\"\n", word_of(kWidthsWords, side.widths));
+  if (which == Side::Value) {
+    text += fmt::format("levels = {}\n", code_levels(side));
+    text += fmt::format("rotate = \"{}\"\n", word_of(kRotationWords, side.rotation));
+  }
+  text += fmt::format("feedback = {}\n", rounding.feedback);
+  text += fmt::format("icm = {}\n", rounding.icm);
+  text += fmt::format("order = \"{}\"\n", word_of(kOrderWords, rounding.order));
+  text += fmt::format("damp = {}\n", toml_float(rounding.damp));
+  return text + fmt::format("clip = {}\n", toml_float(rounding.clip));
+}
+
 std::string side_to_toml(Side which, const SideRecipe& side) {
   std::string text = fmt::format("\n[{}]\n", side_name(which));
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
-  text += fmt::format("bits = {}\n", side.bits);
+  text += fmt::format("bits = {}\n", side.half_bit ? side.bits + 0.5 : side.bits);
   text += fmt::format("axis = \"{}\"\n", word_of(kAxisWords, side.axis));
   if (side.group != 0) text += fmt::format("group = {}\n", side.group);
   text += fmt::format("range = \"{}\"\n", word_of(kRangeWords, side.range));
@@ -36,7 +57,7 @@ std::string side_to_toml(Side which, const SideRecipe& side) {
   text += fmt::format("qnorm = {}\n", side.qnorm);
   if (side.recent != 0) text += fmt::format("recent = {}\n", side.recent);
   if (side.flush != 0) text += fmt::format("flush = {}\n", side.flush);
-  return text;
+  return text + rounding_to_toml(which, side);
 }
 
 template <class Enum, std::size_t kCount>
@@ -66,15 +87,43 @@ void read_share(const TomlTable& table, SideRecipe& side) {
   side.share_channels = *channels;
 }
 
+/// A whole number, or one and a half: 1.5. Block formats have their own.
+void read_bits(const TomlTable& table, SideRecipe& side) {
+  const std::optional<double> bits = table.number("bits");
+  if (!bits && is_block_format(side.codebook)) return;
+  if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
+  side.half_bit = *bits - std::floor(*bits) == 0.5;
+  const double whole = side.half_bit ? std::floor(*bits) : *bits;
+  if (whole != std::floor(whole)) table.refuse("bits", fmt::format("is {}; whole and half bits are possible", *bits));
+  if (std::abs(whole) > 1000) table.refuse("bits", fmt::format("is {}; 1 to 8 are possible", *bits));
+  side.bits = static_cast<int>(whole);
+}
+
+void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
+  RoundingRecipe& rounding = side.rounding;
+  if (which == Side::Key) read_word(table, "widths", kWidthsWords, side.widths);
+  if (which == Side::Value) {
+    read_word(table, "rotate", kRotationWords, side.rotation);
+    if (const auto levels = table.integer("levels")) {
+      const int wanted = small_integer(table, "levels", *levels);
+      if (wanted < 1) table.refuse("levels", fmt::format("is {}; it must be positive", wanted));
+      side.levels = side.bits >= 1 && side.bits <= 8 && wanted == 1 << side.bits ? 0 : wanted;
+    }
+  }
+  rounding.feedback = table.flag("feedback").value_or(rounding.feedback);
+  if (const auto passes = table.integer("icm")) rounding.icm = small_integer(table, "icm", *passes);
+  read_word(table, "order", kOrderWords, rounding.order);
+  rounding.damp = table.number("damp").value_or(rounding.damp);
+  rounding.clip = table.number("clip").value_or(rounding.clip);
+}
+
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
   SideRecipe side;
   if (!table.text("codebook"))
     table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
   side = usual_side(which, side.codebook);
-  const std::optional<std::int64_t> bits = table.integer("bits");
-  if (!bits && !is_block_format(side.codebook)) table.refuse("bits", "is missing; 1 to 8 are possible");
-  if (bits) side.bits = small_integer(table, "bits", *bits);
+  read_bits(table, side);
   if (table.text("axis")) {
     read_word(table, "axis", kAxisWords, side.axis);
     if (!is_block_format(side.codebook)) {
@@ -96,6 +145,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   read_count(table, "recent", side.recent);
   read_count(table, "flush", side.flush);
   if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) side.flush = 0;
+  read_rounding(table, which, side);
   table.reject_unknown();
   return side;
 }

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::int64_t kPagesPerChunk = 8, kOverflowBlocksPerChunk = 256;
 
-const Quantizer& checked(const Quantizer& quantizer) {
+}  // namespace
+
+const Quantizer& check_packable(const Quantizer& quantizer) {
   if (const std::string refusal = packed_refusal(quantizer.recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
   if (static_cast<int>(quantizer.layers.size()) != quantizer.shape.layers) {
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} layers, but its shape says {}", quantizer.layers.size(),
@@ -33,19 +35,17 @@ const Quantizer& checked(const Quantizer& quantizer) {
   return quantizer;
 }
 
-std::int64_t overflow_bytes(const KvShape& shape) {
+std::int64_t overflow_block_bytes(const KvShape& shape) {
   layout::SideShape side;
   side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
   side.varying_outliers = true;
   return layout::overflow_block(side).bytes;
 }
 
-}  // namespace
-
 PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level)
     : quantizer_(std::move(quantizer)),
       loops_(page_loops(level)),
-      overflow_(overflow_bytes(checked(*quantizer_).shape), kOverflowBlocksPerChunk),
+      overflow_(overflow_block_bytes(check_packable(*quantizer_).shape), kOverflowBlocksPerChunk),
       angles_(quantizer_->rope) {
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) {

@@ -15,6 +15,12 @@
 
 namespace kvq {
 
+/// Throws what PackedPool throws where no cache of packed bits can be made of it, on whatever device; else returns it.
+const Quantizer& check_packable(const Quantizer& quantizer);
+
+/// Of the blocks that keys' outliers overflow into.
+std::int64_t overflow_block_bytes(const KvShape& shape);
+
 /// Memory is not thread-safe: append to, crop and end the sequences of a pool on one thread at a time.
 class PackedPool {
  public:

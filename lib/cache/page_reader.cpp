@@ -4,6 +4,7 @@
 
 #include <kvq/cache/page_bytes.h>
 #include <kvq/core/half.h>
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -27,9 +28,9 @@ SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape
     head_of_channel_.push_back(static_cast<std::uint16_t>(channel / shape.head_dim));
     row_of_channel_.push_back(channel % shape.head_dim * kPageTokens);
   }
-  for (std::size_t channel = 0; channel < quantizer.lower.size(); ++channel) {  // as the encoder does (encoder.h)
-    zero_.push_back(0.5f * quantizer.lower[channel] + 0.5f * quantizer.upper[channel]);
-    scale_.push_back(0.5f * quantizer.upper[channel] - 0.5f * quantizer.lower[channel]);
+  for (std::size_t channel = 0; channel < quantizer.lower.size(); ++channel) {
+    const ChannelAffine affine = channel_affine(quantizer.lower[channel], quantizer.upper[channel]);
+    zero_.push_back(affine.zero), scale_.push_back(affine.scale);
   }
 }
 

@@ -102,7 +102,7 @@ void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
     }
     std::memcpy(row, words, static_cast<std::size_t>(shape_.row_bytes()));
   }
-  if (shape_.token_ranges) {
+  if (shape_.token_ranges && !tokens.token_range.empty()) {
     std::memcpy(page_ + parts_.ranges + std::int64_t{first_slot} * 2 * layout::kHalfBytes, tokens.token_range.data(),
                 tokens.token_range.size() * sizeof(std::uint16_t));
   }

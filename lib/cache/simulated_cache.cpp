@@ -12,7 +12,6 @@
 #include <kvq/cache/cache_checks.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
-#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -69,8 +68,14 @@ struct SimulatedCache::Layer {
   Tokens tokens[2];                       ///< by Side
 };
 
-SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads)
-    : quantizer_(std::move(quantizer)), threads_(threads), rope_(quantizer_->rope) {
+SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
+    : quantizer_(std::move(quantizer)), threads_(threads), parts_(std::move(parts)), rope_(quantizer_->rope) {
+  for (const int layer : parts_.layers) {
+    if (layer < 0 || layer >= quantizer_->shape.layers) {
+      fail(ErrorKind::Usage, fmt::format("layer {} cannot be quantized by itself: the model has layers 0 to {}", layer,
+                                         quantizer_->shape.layers - 1));
+    }
+  }
   layers_.resize(static_cast<std::size_t>(quantizer_->shape.layers));
   if (!quantizer_->recipe.quantized) return;
   check_shape(quantizer_->recipe, quantizer_->shape.kv_heads, quantizer_->shape.head_dim);
@@ -84,6 +89,11 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
 }
 
 SimulatedCache::~SimulatedCache() = default;
+
+ExactWindow SimulatedCache::window_of(int layer, Side side) const {
+  return quantizer_->recipe.quantized && parts_.has(layer, side) ? exact_window(quantizer_->recipe, side)
+                                                                 : ExactWindow{};
+}
 
 /// Takes tokens `first` … as they come, the first `sinks` of them to stay exact, into the settled ones. `x`, contiguous
 /// fp32 `[tokens, kv_heads, head_dim]`, is overwritten. `rounded`: it has been through round_exact().
@@ -116,7 +126,8 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   const auto attended = [&](const at::Tensor& part, std::int64_t position) {
     return (rotate_later && part.size(0) > 0 ? rope_.apply(part, position) : part).to(dtype);
   };
-  if (!recipe.quantized) return tokens.settled.append(attended(x, input.first_position));
+  if (!recipe.quantized || !parts_.has(input.layer, side))
+    return tokens.settled.append(attended(x, input.first_position));
   if (recipe.side(side).range == RangeKind::Window && input.first_position != 0) {
     fail(ErrorKind::Usage,
          fmt::format("range=window takes the range of the whole window, but token {} comes in a later call: "
@@ -125,7 +136,7 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   }
   const std::int64_t length = input.first_position + x.size(0);
   tokens.outliers.resize(static_cast<std::size_t>(length));
-  const ExactWindow window = exact_window(recipe, side);
+  const ExactWindow window = window_of(input.layer, side);
   const std::int64_t first = tokens.settled.length, settled = window.settled(length);
   const std::int64_t sinks = std::clamp<std::int64_t>(window.sinks - first, 0, settled - first);
   if (!window.waits()) {
@@ -164,8 +175,8 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
 
   const at::Tensor query = rope_.apply(input.query, input.first_position);
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
-  const ExactWindow windows[2] = {exact_window(recipe, Side::Key), exact_window(recipe, Side::Value)};
-  if (!recipe.quantized || (!windows[0].waits() && !windows[1].waits()))
+  const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
+  if (!windows[0].waits() && !windows[1].waits())
     return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position);
   const auto seen = [&](Tokens& tokens, const ExactWindow& window) {
     SettlingTokens view{window, tokens.settled.all(), tokens.exact, 0};
@@ -190,6 +201,7 @@ void SimulatedCache::reset() {
 std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layers_.back().length; }
 
 Footprint SimulatedCache::footprint() const {
+  KVQ_ASSERT(parts_.all());
   const std::int64_t length = tokens();
   std::vector<std::uint32_t> outliers[2];
   for (const Layer& layer : layers_) {

@@ -15,6 +15,7 @@
 #include <kvq/cache/kv_cache.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/footprint.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_simulator.h>
 
 namespace kvq {
@@ -24,8 +25,9 @@ namespace kvq {
 class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other, Usage for shapes that its recipe cannot have. An
-  /// unquantized recipe keeps everything as it is.
-  SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads);
+  /// unquantized recipe keeps everything as it is. `parts`: quantize these only; then there is no footprint() to ask
+  /// for. Throws Usage for a layer that the quantizer does not have.
+  SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts = {});
   ~SimulatedCache() override;
   /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow; Usage when
   /// range=window gets a window in more than one call; Mismatch for tensors of another shape than the quantizer's.
@@ -43,9 +45,12 @@ class SimulatedCache final : public KvCache {
   void append(const at::Tensor& x, const AttentionInput& input, Side side);
   void settle(Tokens& tokens, const at::Tensor& x, int layer, Side side, std::int64_t first, std::int64_t sinks,
               bool rounded);
+  /// Unquantized parts wait for nothing.
+  ExactWindow window_of(int layer, Side side) const;
 
   std::shared_ptr<const Quantizer> quantizer_;
   int threads_;
+  CacheParts parts_;
   RopeTable rope_;
   std::vector<Layer> layers_;
 };

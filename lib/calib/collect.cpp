@@ -19,6 +19,7 @@
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 #include <kvq/model/rope.h>
 
 namespace kvq {
@@ -198,8 +199,8 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
   }
   result.resumed = header.sequences - static_cast<std::int64_t>(missing.size());
   if (result.resumed > 0) {
-    context.log.info(
-        fmt::format("resuming: {} of {} sequences are in '{}'", result.resumed, header.sequences, folder.string()));
+    context.log.info(fmt::format("resuming: '{}' holds {} of {}", folder.string(), result.resumed,
+                                 plural(header.sequences, "sequence")));
   }
   if (!missing.empty()) {
     // Every layer of every sequence counts twice, forward and backward: long sequences of large models take minutes

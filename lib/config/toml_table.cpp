@@ -95,6 +95,38 @@ std::optional<TomlTable> TomlTable::table(const std::string& key) const {
   return TomlTable(std::move(child));
 }
 
+std::optional<std::vector<std::string>> TomlTable::texts(const std::string& key) const {
+  const toml::node* node = impl_->find(key);
+  if (!node) return std::nullopt;
+  if (node->is_string()) return std::vector<std::string>{**node->as_string()};
+  std::vector<std::string> list;
+  if (node->is_array()) {
+    for (const toml::node& element : *node->as_array()) {
+      if (!element.is_string()) refuse(key, "must hold strings in quotes only");
+      list.push_back(**element.as_string());
+    }
+  }
+  if (list.empty()) refuse(key, "must be a string in quotes, or an array of them that is not empty");
+  return list;
+}
+
+std::vector<TomlTable> TomlTable::tables(const std::string& key) const {
+  const toml::node* node = impl_->find(key);
+  if (!node) return {};
+  const toml::array* array = node->as_array();
+  if (!array || array->empty() || !array->is_homogeneous(toml::node_type::table))
+    refuse(key, fmt::format("must be tables: [[{}]]", impl_->prefix + key));
+  std::vector<TomlTable> list;
+  for (const toml::node& element : *array) {
+    auto child = std::make_shared<Impl>(*impl_);
+    child->table = element.as_table();
+    child->prefix = impl_->prefix + fmt::format("{}[{}].", key, list.size());
+    child->known.clear();
+    list.push_back(TomlTable(std::move(child)));
+  }
+  return list;
+}
+
 void TomlTable::reject_unknown() const {
   for (const auto& [key, node] : *impl_->table) {
     const std::string name(key.str());

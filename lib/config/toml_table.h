@@ -26,6 +26,10 @@ class TomlTable {
   std::optional<double> number(const std::string& key) const;  ///< an integer will do; finite
   std::optional<bool> flag(const std::string& key) const;
   std::optional<TomlTable> table(const std::string& key) const;
+  /// An array of strings, not empty; a single string is one of them.
+  std::optional<std::vector<std::string>> texts(const std::string& key) const;
+  /// `[[key]]`, one table each; none when the key is absent.
+  std::vector<TomlTable> tables(const std::string& key) const;
 
   /// Call once everything has been asked for. Throws Usage naming the first key that is not known.
   void reject_unknown() const;

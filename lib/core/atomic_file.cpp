@@ -66,7 +66,8 @@ void AtomicFile::commit() {
     fail(ErrorKind::Io, fmt::format("output '{}' was created by someone else meanwhile; pass --force to replace it",
                                     target_.string()));
   } else if (::rename(temporary_.c_str(), target_.c_str()) != 0) {
-    fail(ErrorKind::Io, fmt::format("{}: cannot be renamed to its final name: {}", target_.string(), std::strerror(errno)));
+    fail(ErrorKind::Io,
+         fmt::format("{}: cannot be renamed to its final name: {}", target_.string(), std::strerror(errno)));
   }
   committed_ = true;
   flush_to_disk(folder_of(target_));

@@ -1,7 +1,7 @@
 #pragma once
-// Do two texts overlap? Content-defined fingerprints of token streams (winnowing's idea, Schleimer et al. 2003): the hash
-// of every run of kShingle ids, kept when it is 0 modulo kKeepOneIn. Shared passages of a few hundred tokens share some,
-// wherever they stand.
+// Do two texts overlap? Content-defined fingerprints of token streams (winnowing's idea, Schleimer et al. 2003): the
+// hash of every run of kShingle ids, kept when it is 0 modulo kKeepOneIn. Shared passages of a few hundred tokens share
+// some, wherever they stand.
 
 #include <cstdint>
 #include <span>

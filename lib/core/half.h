@@ -1,6 +1,6 @@
 #pragma once
-// IEEE half and bfloat16 <-> float, round to nearest even. Plain bit code: the same on every compiler and CPU, which the
-// byte-identical artifacts and caches need.
+// IEEE half and bfloat16 <-> float, round to nearest even. Plain bit code: the same on every compiler and CPU, which
+// the byte-identical artifacts and caches need.
 
 #include <bit>
 #include <cstdint>
@@ -12,7 +12,8 @@ inline float half_to_float(std::uint16_t half) {
   const std::uint32_t magnitude = half & 0x7fffu;
   // Shift exponent and mantissa into place, then rescale by 2^112: subnormals come out right without a branch.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const std::uint32_t special = magnitude >= 0x7c00u ? 0x7f800000u | (magnitude << 13) : std::bit_cast<std::uint32_t>(scaled);
+  const std::uint32_t special =
+      magnitude >= 0x7c00u ? 0x7f800000u | (magnitude << 13) : std::bit_cast<std::uint32_t>(scaled);
   return std::bit_cast<float>(sign | special);
 }
 

@@ -24,7 +24,7 @@ struct KvShape {
 struct RopeParams {
   std::string kind = "default";  ///< "default", "linear" or "llama3"
   double theta = 10000.0;
-  int rotary_dim = 0;  ///< channels that rotate, the first ones of a head; the rest pass
+  int rotary_dim = 0;   ///< channels that rotate, the first ones of a head; the rest pass
   double factor = 1.0;  ///< linear: positions are divided by it; llama3: its `factor`
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  ///< llama3 only
   double original_context = 0;                           ///< llama3 only

@@ -35,8 +35,8 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   ::close(fd);
   if (!regular) {
     const bool folder = ok && S_ISDIR(status.st_mode);
-    fail(ErrorKind::Input,
-         fmt::format("{}: {}; a regular file is needed", path.string(), folder ? "is a folder" : "is not a regular file"));
+    fail(ErrorKind::Input, fmt::format("{}: {}; a regular file is needed", path.string(),
+                                       folder ? "is a folder" : "is not a regular file"));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Splits independent work over threads. Results must not depend on the number of threads: give each index its own output.
+// Splits independent work over threads. Results must not depend on the number of threads: give each index its own
+// output.
 
 #include <cstdint>
 #include <functional>

@@ -155,14 +155,14 @@ void RunFolder::check_manifest(const RunIdentity& identity, bool force) {
       if (entry.path().filename() == "lock" || is_finished_part(entry.path())) continue;
       ::unlink((folder_ / "lock").c_str());
       fail(ErrorKind::Usage,
-           fmt::format("'{}' is not a folder of ours, but that is where the run would keep what it has finished", folder_.string()));
+           fmt::format("'{}' is not a folder of ours, but that is where the run would keep what it has finished",
+                       folder_.string()));
     }
   } else if (!force) {
     fail(ErrorKind::Mismatch,
-         fmt::format(
-             "'{}' belongs to an unfinished run with other settings ({}); repeat that command to finish it, or "
-             "pass --force to throw it away",
-             folder_.string(), differences(content(path), identity.text())));
+         fmt::format("'{}' belongs to an unfinished run with other settings ({}); repeat that command to finish it, or "
+                     "pass --force to throw it away",
+                     folder_.string(), differences(content(path), identity.text())));
   }
   // The old manifest goes first: finished parts without one belong to nobody.
   ::unlink(path.c_str());
@@ -173,7 +173,8 @@ void RunFolder::check_manifest(const RunIdentity& identity, bool force) {
 void RunFolder::clear(bool finished_too) const {
   std::vector<fs::path> doomed;
   for (const auto& entry : fs::directory_iterator(folder_)) {
-    if (is_half_written(entry.path()) || (finished_too && is_finished_part(entry.path()))) doomed.push_back(entry.path());
+    if (is_half_written(entry.path()) || (finished_too && is_finished_part(entry.path())))
+      doomed.push_back(entry.path());
   }
   for (const fs::path& path : doomed) {
     if (::unlink(path.c_str()) != 0)

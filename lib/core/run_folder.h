@@ -1,6 +1,6 @@
 #pragma once
-// Where an unfinished run keeps what it has finished: a folder with a manifest (what it belongs to), a lock, and one file
-// per finished part. What is there survives being killed; a run of the same identity goes on with it.
+// Where an unfinished run keeps what it has finished: a folder with a manifest (what it belongs to), a lock, and one
+// file per finished part. What is there survives being killed; a run of the same identity goes on with it.
 
 #include <cstdint>
 #include <filesystem>

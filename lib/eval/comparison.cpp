@@ -16,7 +16,10 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
   const auto predictions = static_cast<std::int64_t>(ids.size()) - 1;
   std::vector<WindowComparison> result(hidden.size());
   std::vector<double> nll_sum(hidden.size(), 0.0);
-  for (WindowComparison& comparison : result) comparison.kl.reserve(predictions);
+  for (WindowComparison& comparison : result) {
+    comparison.kl.reserve(predictions);
+    comparison.token_nll.reserve(predictions);
+  }
 
   for (std::int64_t begin = 0; begin < predictions; begin += kLogitChunk) {
     const std::int64_t count = std::min(kLogitChunk, predictions - begin);
@@ -28,7 +31,9 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
       log_sum_exp(logits, lse, top);
       const float* rows = logits.const_data_ptr<float>();
       for (std::int64_t row = 0; row < count; ++row) {
-        nll_sum[variant] += lse[row] - rows[row * logits.size(1) + ids[begin + row + 1]];
+        const double nll = lse[row] - rows[row * logits.size(1) + ids[begin + row + 1]];
+        nll_sum[variant] += nll;
+        result[variant].token_nll.push_back(static_cast<float>(nll));
       }
       if (variant == 0) {
         base = logits;
@@ -45,8 +50,9 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
   for (std::size_t variant = 0; variant < hidden.size(); ++variant) {
     result[variant].nll = nll_sum[variant] / static_cast<double>(predictions);
     if (!std::isfinite(result[variant].nll)) {
-      fail(ErrorKind::Numeric, fmt::format("cache {}: the window's mean loss is {}; the logits of the model hold NaN or infinity",
-                                           variant, result[variant].nll));
+      fail(ErrorKind::Numeric,
+           fmt::format("cache {}: the window's mean loss is {}; the logits of the model hold NaN or infinity", variant,
+                       result[variant].nll));
     }
   }
   return result;

@@ -17,14 +17,14 @@ namespace kvq {
 
 namespace {
 
-// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300), as laid down in docs/results.md.
+// The prompt of the long-context literature (Mohtashami & Jaggi, arXiv 2305.16300).
 constexpr const char* kTask =
-    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you about "
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. I will quiz you "
+    "about "
     "the important information there.";
 constexpr const char* kFiller =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 constexpr const char* kQuestion = "What is the pass key? The pass key is";
-constexpr int kNewTokensRaw = 8, kNewTokensChat = 24;
 
 std::string passkey_text(std::int64_t fillers, double depth, const std::string& key) {
   const auto before = static_cast<std::int64_t>(std::llround(depth * static_cast<double>(fillers)));
@@ -37,7 +37,8 @@ std::string passkey_text(std::int64_t fillers, double depth, const std::string& 
   return text + "\n" + kQuestion;
 }
 
-std::vector<std::int32_t> passkey_ids(const Tokenizer& tokenizer, const std::string& text, bool chat, bool prepend_bos) {
+std::vector<std::int32_t> passkey_ids(const Tokenizer& tokenizer, const std::string& text, bool chat,
+                                      bool prepend_bos) {
   std::vector<std::int32_t> ids = tokenizer.encode(chat ? render_chat(tokenizer, {{"user", text}}, true) : text);
   if (prepend_bos && tokenizer.bos_id && (ids.empty() || ids.front() != *tokenizer.bos_id)) {
     ids.insert(ids.begin(), *tokenizer.bos_id);
@@ -58,7 +59,8 @@ std::vector<std::int32_t> generate(Model& model, const Tokenizer& tokenizer, con
     }
     position += static_cast<std::int64_t>(input.size());
     const auto last = hidden.size(0) - 1;
-    const auto next = static_cast<std::int32_t>(at::argmax(model.logits(hidden.narrow(0, last, 1)), -1).item<std::int64_t>());
+    const auto next =
+        static_cast<std::int32_t>(at::argmax(model.logits(hidden.narrow(0, last, 1)), -1).item<std::int64_t>());
     if (tokenizer.eos_id && next == *tokenizer.eos_id) break;
     generated.push_back(next);
     input = {next};
@@ -69,8 +71,10 @@ std::vector<std::int32_t> generate(Model& model, const Tokenizer& tokenizer, con
 
 }  // namespace
 
-PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t length, double depth, bool chat, bool prepend_bos,
-                                  std::uint64_t seed) {
+int passkey_new_tokens(bool chat) { return chat ? 24 : 8; }
+
+PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t length, double depth, bool chat,
+                                  bool prepend_bos, std::uint64_t seed) {
   Rng rng(seed);
   PasskeyPrompt prompt;
   prompt.key = std::to_string(10000 + rng.below(90000));
@@ -80,7 +84,8 @@ PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t lengt
     return static_cast<std::int64_t>(prompt.ids.size()) <= length;
   };
   if (!build(1)) {
-    fail(ErrorKind::Usage, fmt::format("--lengths {}: the shortest passkey prompt has {} tokens", length, prompt.ids.size()));
+    fail(ErrorKind::Usage,
+         fmt::format("--lengths {}: the shortest passkey prompt has {} tokens", length, prompt.ids.size()));
   }
   // Every filler adds the same number of tokens but for the seams, so a bisection ends at the longest prompt that fits.
   std::int64_t fits = 1, too_long = length;
@@ -93,8 +98,8 @@ PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t lengt
 }
 
 std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& tokenizer, bool prepend_bos,
-                                            const std::vector<NamedQuantizer>& quantizers, const PasskeyOptions& options,
-                                            RunContext& context) {
+                                            const std::vector<NamedQuantizer>& quantizers,
+                                            const PasskeyOptions& options, RunContext& context) {
   const c10::InferenceMode no_gradients;
   ExactAttention exact(model.config().kv, model.config().rope);
   std::vector<PasskeyResult> results(quantizers.size() + 1);
@@ -102,9 +107,11 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
   std::vector<std::unique_ptr<KvCache>> caches;
   for (std::size_t index = 0; index < quantizers.size(); ++index) {
     results[index + 1].name = quantizers[index].name;
+    check_belongs(*quantizers[index].quantizer, model.config(), fmt::format("quantizer '{}'", quantizers[index].name));
+    results[index + 1].sha256 = quantizers[index].source.sha256;
     caches.push_back(make_cache(quantizers[index].cache, quantizers[index].quantizer, context.threads));
   }
-  const int new_tokens = options.chat ? kNewTokensChat : kNewTokensRaw;
+  const int new_tokens = passkey_new_tokens(options.chat);
   const auto cells = static_cast<std::int64_t>(options.lengths.size() * options.depths.size());
   context.progress.begin("passkey prompts", cells * options.trials * static_cast<std::int64_t>(results.size()));
   for (std::size_t length = 0; length < options.lengths.size(); ++length) {

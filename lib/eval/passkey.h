@@ -19,6 +19,9 @@ struct PasskeyOptions {
   std::uint64_t seed = 0;
 };
 
+/// Tokens that are generated after each prompt.
+int passkey_new_tokens(bool chat);
+
 struct PasskeyCell {
   std::int64_t length = 0, prompt_tokens = 0;
   double depth = 0;
@@ -29,12 +32,13 @@ struct PasskeyResult {
   std::string name;
   std::vector<PasskeyCell> cells;
   std::vector<std::string> continuations;  ///< one per trial, in cell order
+  std::string sha256 = {};                 ///< of the quantizer file; empty for the baseline
 };
 
-/// Baseline first. New tokens: 8 (raw), 24 (chat). Decoding appends to the same cache token by token.
+/// Baseline first. Decoding appends to the same cache token by token.
 std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& tokenizer, bool prepend_bos,
-                                            const std::vector<NamedQuantizer>& quantizers, const PasskeyOptions& options,
-                                            RunContext& context);
+                                            const std::vector<NamedQuantizer>& quantizers,
+                                            const PasskeyOptions& options, RunContext& context);
 
 /// The prompt text with the key at `depth`, as long as fits `length` tokens.
 struct PasskeyPrompt {
@@ -42,7 +46,7 @@ struct PasskeyPrompt {
   std::string key;
   std::vector<std::int32_t> ids;
 };
-PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t length, double depth, bool chat, bool prepend_bos,
-                                  std::uint64_t seed);
+PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t length, double depth, bool chat,
+                                  bool prepend_bos, std::uint64_t seed);
 
 }  // namespace kvq

@@ -8,6 +8,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/stats/quantile.h>
@@ -26,17 +27,16 @@ constexpr std::int64_t kLongContext = 32768;
 struct Variants {
   ExactAttention exact;
   std::vector<std::unique_ptr<KvCache>> quantized;
+  std::vector<int> first_layer;  ///< below it nothing is quantized
+  std::vector<bool> whole;
 
   Variants(const ModelConfig& config, const std::vector<NamedQuantizer>& quantizers, int threads)
       : exact(config.kv, config.rope) {
     for (const NamedQuantizer& named : quantizers) {
-      if (!(named.quantizer->shape == config.kv)) {
-        const KvShape& shape = named.quantizer->shape;
-        fail(ErrorKind::Mismatch, fmt::format("quantizer '{}' is for {} layers of {} kv heads of {}, the model has {} of {} of {}",
-                                              named.name, shape.layers, shape.kv_heads, shape.head_dim, config.kv.layers,
-                                              config.kv.kv_heads, config.kv.head_dim));
-      }
-      quantized.push_back(make_cache(named.cache, named.quantizer, threads));
+      check_belongs(*named.quantizer, config, fmt::format("quantizer '{}'", named.name));
+      quantized.push_back(make_cache(named.cache, named.quantizer, threads, named.parts));
+      first_layer.push_back(named.parts.layers.empty() ? 0 : named.parts.layers.front());
+      whole.push_back(named.parts.all());
     }
   }
   std::size_t size() const { return quantized.size() + 1; }
@@ -53,18 +53,25 @@ std::vector<WindowRecord> run_window(Model& model, const Window& window, Variant
     model.load_layer(layer);
     for (std::size_t variant = 0; variant < variants.size(); ++variant) {
       context.cancel.check();
+      context.progress.advance(1);
+      if (variant > 0 && layer < variants.first_layer[variant - 1]) {
+        hidden[variant] = hidden[0];  // the same so far
+        continue;
+      }
       const auto start = Clock::now();
       hidden[variant] = model.layer_forward(layer, hidden[variant], 0, variants.backend(variant), nullptr);
       records[variant].seconds += seconds_since(start);
-      context.progress.advance(1);
     }
   }
   std::vector<WindowComparison> comparisons = compare_window(model, hidden, window.ids);
   const auto tokens = static_cast<std::int64_t>(window.ids.size());
   for (std::size_t variant = 0; variant < variants.size(); ++variant) {
     records[variant].comparison = std::move(comparisons[variant]);
-    records[variant].cache_bytes =
-        variant == 0 ? fp16_bytes(shape, tokens) : variants.quantized[variant - 1]->bytes();
+    if (variant == 0) {
+      records[variant].cache_bytes = fp16_bytes(shape, tokens);
+    } else if (variants.whole[variant - 1]) {
+      records[variant].cache_bytes = variants.quantized[variant - 1]->bytes();
+    }
     variants.backend(variant).reset();
   }
   return records;
@@ -76,6 +83,19 @@ struct Gathered {
   std::vector<float> token_kl;
   std::int64_t same_top1 = 0, predictions = 0;
   double cache_bytes = 0, seconds = 0;
+  std::vector<double> position_nll, position_kl;  ///< sums over windows
+
+  void add_positions(const WindowComparison& comparison, const std::vector<std::int64_t>& edges) {
+    position_nll.resize(edges.size() - 1);
+    position_kl.resize(edges.size() - 1);
+    for (std::size_t interval = 0; interval + 1 < edges.size(); ++interval) {
+      for (auto token = static_cast<std::size_t>(edges[interval]);
+           token < static_cast<std::size_t>(edges[interval + 1]); ++token) {
+        position_nll[interval] += comparison.token_nll[token];
+        position_kl[interval] += comparison.kl[token];
+      }
+    }
+  }
 
   void add(const WindowRecord& record) {
     nll.push_back(record.comparison.nll);
@@ -90,9 +110,17 @@ struct Gathered {
   }
 };
 
-VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_nll) {
+VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_nll,
+                        const std::vector<std::int64_t>& edges) {
   VariantResult result;
   result.window_nll = gathered.nll;
+  result.window_kl = gathered.kl;
+  for (std::size_t interval = 0; interval + 1 < edges.size(); ++interval) {
+    const double tokens =
+        static_cast<double>((edges[interval + 1] - edges[interval]) * static_cast<std::int64_t>(gathered.nll.size()));
+    result.position_nll.push_back(gathered.position_nll[interval] / tokens);
+    result.position_kl.push_back(gathered.position_kl[interval] / tokens);
+  }
   result.nll = mean(gathered.nll);
   result.ppl = std::exp(result.nll);
   std::vector<double> difference;
@@ -110,7 +138,44 @@ VariantResult summarize(Gathered& gathered, const std::vector<double>& baseline_
   return result;
 }
 
+std::string describe(const KvShape& shape) {
+  return fmt::format("{} of {} for {} of {}", plural(shape.layers, "layer"), plural(shape.heads, "query head"),
+                     plural(shape.kv_heads, "kv head"), shape.head_dim);
+}
+
+std::string describe(const RopeParams& rope) {
+  std::string text = fmt::format("{}, theta {}, {}", rope.kind, rope.theta, plural(rope.rotary_dim, "channel"));
+  if (rope.kind != "default") text += fmt::format(", factor {}", rope.factor);
+  if (rope.kind == "llama3") {
+    text += fmt::format(", frequency factors {} and {}, original context {}", rope.low_freq_factor,
+                        rope.high_freq_factor, rope.original_context);
+  }
+  return text;
+}
+
 }  // namespace
+
+void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name) {
+  if (!(quantizer.shape == config.kv)) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("{}: is for {}, the model has {}", name, describe(quantizer.shape), describe(config.kv)));
+  }
+  // Fields that a kind does not use do not count.
+  if (describe(quantizer.rope) != describe(config.rope)) {
+    fail(ErrorKind::Mismatch, fmt::format("{}: is for another rotary embedding ({}) than the model's ({})", name,
+                                          describe(quantizer.rope), describe(config.rope)));
+  }
+}
+
+std::vector<std::int64_t> position_edges_of(std::int64_t predictions) {
+  std::vector<std::int64_t> edges = {0};
+  for (double edge = 1; edge < static_cast<double>(predictions); edge *= std::sqrt(2.0)) {
+    const auto whole = static_cast<std::int64_t>(std::llround(edge));
+    if (whole > edges.back() && whole < predictions) edges.push_back(whole);
+  }
+  edges.push_back(predictions);
+  return edges;
+}
 
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
@@ -122,6 +187,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
   PerplexityReport report;
   report.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
   report.windows = static_cast<std::int64_t>(windows.size());
+  report.position_edges = position_edges_of(report.seqlen - 1);
 
   const std::int64_t steps_per_window = static_cast<std::int64_t>(variants.size()) * model.config().kv.layers;
   std::vector<Gathered> gathered(variants.size());
@@ -136,21 +202,28 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     }
   }
   report.resumed = report.windows - static_cast<std::int64_t>(missing.size());
-  if (report.resumed > 0) context.log.info(fmt::format("{} of {} windows were finished before", report.resumed, report.windows));
+  if (report.resumed > 0)
+    context.log.info(fmt::format("finished before: {} of {}", report.resumed, plural(report.windows, "window")));
 
-  context.progress.begin(fmt::format("{} windows × {} caches, layers", missing.size(), variants.size()),
-                         steps_per_window * static_cast<std::int64_t>(missing.size()));
+  context.progress.begin(
+      fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
+      steps_per_window * static_cast<std::int64_t>(missing.size()));
   for (const std::int64_t window : missing) {
     records[window] = run_window(model, windows[window], variants, context);
     if (journal) journal->store(window, records[window]);
   }
   context.progress.end();
   for (const auto& window_records : records) {
-    for (std::size_t variant = 0; variant < variants.size(); ++variant) gathered[variant].add(window_records[variant]);
+    for (std::size_t variant = 0; variant < variants.size(); ++variant) {
+      gathered[variant].add(window_records[variant]);
+      gathered[variant].add_positions(window_records[variant].comparison, report.position_edges);
+    }
   }
+  std::vector<std::vector<LayerDistribution>> distributions =
+      observe_distributions(model, windows.front().ids, quantizers, context);
 
   for (std::size_t variant = 0; variant < variants.size(); ++variant) {
-    VariantResult result = summarize(gathered[variant], gathered[0].nll);
+    VariantResult result = summarize(gathered[variant], gathered[0].nll, report.position_edges);
     if (variant == 0) {
       result.name = "none";
     } else {
@@ -159,8 +232,14 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       result.bits_nominal = nominal_bits(quantizer.recipe);
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
-      result.bits_counted_32k = forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
-      result.counted = !quantizer.recipe.is_oracle();
+      result.bits_counted_32k =
+          forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
+      const NamedQuantizer& named = quantizers[variant - 1];
+      result.counted = !quantizer.recipe.is_oracle() && named.parts.all();
+      result.cache = cache_kind_names()[static_cast<std::size_t>(named.cache)];
+      result.parts = named.parts;
+      result.source = named.source;
+      result.layers = std::move(distributions[variant - 1]);
       result.table_bytes = table_bytes(quantizer);
     }
     report.results.push_back(std::move(result));

@@ -1,15 +1,17 @@
 #pragma once
-// Baseline and any number of quantizers over the same windows, layer by layer side by side: one read of the weights, one
-// baseline head per chunk of logits.
+// Baseline and any number of quantizers over the same windows, layer by layer side by side: one read of the weights,
+// one baseline head per chunk of logits.
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/log.h>
+#include <kvq/eval/distribution.h>
 #include <kvq/eval/window_journal.h>
 #include <kvq/model/model.h>
 #include <kvq/quant/quantizer.h>
@@ -17,16 +19,26 @@
 
 namespace kvq {
 
+/// Where a quantizer comes from: for people who read a report, and for those who merge reports.
+struct VariantSource {
+  std::string file, sha256;                                  ///< of the quantizer file; its name without folders
+  std::vector<std::pair<std::string, std::string>> parents;  ///< what it was made from: name and sha256
+  std::string calibration;                                   ///< label of the calibration, where several are compared
+  bool operator==(const VariantSource&) const = default;
+};
+
 struct NamedQuantizer {
   std::string name;  ///< short form of the recipe; made unique by the caller
   std::shared_ptr<const Quantizer> quantizer;
   CacheKind cache = CacheKind::Simulated;  ///< how it is run
+  CacheParts parts = {};                   ///< what of it is used
+  VariantSource source = {};
 };
 
 /// One row of the report. Nats; means over predicted tokens; standard errors over windows, absent below 5 of them.
 struct VariantResult {
   std::string name;
-  std::vector<double> window_nll;
+  std::vector<double> window_nll, window_kl;  ///< means of each window
   double nll = 0, ppl = 0;
   double delta_nll = 0;
   std::optional<double> delta_nll_se;
@@ -35,20 +47,37 @@ struct VariantResult {
   double kl_p99 = 0;
   double top1 = 1;  ///< share of positions where the most likely token is the same
   double bits_nominal = 16, bits_counted = 16, bits_counted_32k = 16;
-  bool counted = true;  ///< false for oracles (range=window): they are no cache, bits_counted is not reported
+  /// False for oracles (range=window) and for quantizers of which only parts are used: they are no cache, so
+  /// bits_counted is not reported.
+  bool counted = true;
   std::int64_t cache_bytes = 0;
   std::int64_t table_bytes = 0;
   double seconds = 0;  ///< transformer layers of this variant; the output head is shared work
+  std::string cache;   ///< how it was run: a name of cache_kind_names(); empty for the baseline
+  CacheParts parts;
+  VariantSource source;
+  std::vector<double> position_nll, position_kl;  ///< means over the intervals of PerplexityReport::position_edges
+  std::vector<LayerDistribution> layers;          ///< `[layers]`, or empty
 };
 
 struct PerplexityReport {
   std::int64_t seqlen = 0, windows = 0;
-  std::int64_t resumed = 0;  ///< windows taken from the journal
+  std::int64_t resumed = 0;            ///< windows taken from the journal
   std::vector<VariantResult> results;  ///< the unquantized baseline first, named `none`
   double seconds = 0;
+  /// Intervals [edge, next edge) of predicted tokens, 0 being the prediction of the window's second token.
+  std::vector<std::int64_t> position_edges;
 };
 
-/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer, tensor, position) and Mismatch (quantizer of another shape).
+/// Throws Mismatch, beginning with `name`, for a quantizer of another shape or another rotary embedding than the
+/// model's: a cache rotates keys as its quantizer says.
+void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name);
+
+/// Half octaves from 0 to `predictions`: a context matters by its order of magnitude.
+std::vector<std::int64_t> position_edges_of(std::int64_t predictions);
+
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer,
+/// tensor, position) and what check_belongs throws.
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
                                      RunContext& context);

@@ -26,6 +26,20 @@ bool take(std::string_view& bytes, T& value) {
   return true;
 }
 
+void append_floats(std::string& bytes, const std::vector<float>& values) {
+  append(bytes, static_cast<std::uint64_t>(values.size()));
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+}
+
+bool take_floats(std::string_view& bytes, std::vector<float>& values) {
+  std::uint64_t count = 0;
+  if (!take(bytes, count) || count > bytes.size() / sizeof(float)) return false;
+  values.resize(count);
+  if (count > 0) std::memcpy(values.data(), bytes.data(), count * sizeof(float));
+  bytes.remove_prefix(count * sizeof(float));
+  return true;
+}
+
 std::string serialize(const std::vector<WindowRecord>& records) {
   std::string bytes;
   append(bytes, static_cast<std::uint64_t>(records.size()));
@@ -34,8 +48,8 @@ std::string serialize(const std::vector<WindowRecord>& records) {
     append(bytes, record.comparison.same_top1);
     append(bytes, record.cache_bytes);
     append(bytes, record.seconds);
-    append(bytes, static_cast<std::uint64_t>(record.comparison.kl.size()));
-    bytes.append(reinterpret_cast<const char*>(record.comparison.kl.data()), record.comparison.kl.size() * sizeof(float));
+    append_floats(bytes, record.comparison.kl);
+    append_floats(bytes, record.comparison.token_nll);
   }
   return bytes;
 }
@@ -44,15 +58,11 @@ bool deserialize(std::string_view bytes, std::vector<WindowRecord>& records) {
   std::uint64_t count = 0;
   if (!take(bytes, count) || count != records.size()) return false;
   for (WindowRecord& record : records) {
-    std::uint64_t tokens = 0;
     if (!take(bytes, record.comparison.nll) || !take(bytes, record.comparison.same_top1) ||
-        !take(bytes, record.cache_bytes) || !take(bytes, record.seconds) || !take(bytes, tokens) ||
-        tokens > bytes.size() / sizeof(float)) {
+        !take(bytes, record.cache_bytes) || !take(bytes, record.seconds) || !take_floats(bytes, record.comparison.kl) ||
+        !take_floats(bytes, record.comparison.token_nll)) {
       return false;
     }
-    record.comparison.kl.resize(tokens);
-    std::memcpy(record.comparison.kl.data(), bytes.data(), tokens * sizeof(float));
-    bytes.remove_prefix(tokens * sizeof(float));
   }
   return bytes.empty();
 }

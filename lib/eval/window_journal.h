@@ -1,6 +1,6 @@
 #pragma once
-// Finished windows on disk, so that an interrupted evaluation goes on where it stopped. One file per window, written whole
-// or not at all.
+// Finished windows on disk, so that an interrupted evaluation goes on where it stopped. One file per window, written
+// whole or not at all.
 
 #include <cstdint>
 #include <filesystem>

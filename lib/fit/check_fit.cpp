@@ -72,6 +72,13 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
                        short_form(recipe), recipe.sinks, calibration.header().seqlen));
     }
     for (Side side : kSides) check_side(recipe, side, thresholds);
+    const int head_dim = calibration.header().shape.head_dim;
+    if (recipe.key.widths == Widths::Pair && head_vector_bits(recipe.key, head_dim) == 0) {
+      fail(ErrorKind::Usage, fmt::format("recipe {}: {} bits for each of {} channels do not come to whole bits for "
+                                         "every RoPE pair; widths=pair needs an even head dimension, with half bits a "
+                                         "multiple of four",
+                                         short_form(recipe), code_bits(recipe.key), head_dim));
+    }
   }
 }
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+#include <optional>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
-#include <kvq/fit/rotation.h>
+#include <kvq/fit/data_view.h>
 #include <kvq/fit/side_fitter.h>
 #include <kvq/quant/recipe_traits.h>
 
@@ -27,15 +30,15 @@ const ChannelThresholds* find_thresholds(const ThresholdsFile* file, const Recip
   return &file->find(wanted.outliers, recipe.sinks)->layers[layer][static_cast<int>(tensor)];
 }
 
-/// Recipes in an order that puts those with equal normalised data side by side.
-std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side, bool post_rope) {
-  std::vector<int> order;
-  for (int index = 0; index < static_cast<int>(recipes.size()); ++index)
-    if (recipes[index].side(side).post_rope == post_rope) order.push_back(index);
+/// Recipes in an order that puts those with equal data, and among them those with equal normalised data, side by side.
+std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side) {
+  std::vector<int> order(recipes.size());
+  std::iota(order.begin(), order.end(), 0);
   const auto key = [&](int index) {
     const SideRecipe& recipe = recipes[index].side(side);
-    return std::tuple(recipe.axis, recipe.range, recipe.group, recipe.outliers, recipe.rule, recipes[index].sinks,
-                      recipe.share, recipe.share_channels, recipe.weights);
+    const int sinks = recipes[index].sinks;
+    return std::tuple(view_of(recipe, sinks), recipe.axis, recipe.range, recipe.group, recipe.outliers, recipe.rule,
+                      sinks, recipe.share, recipe.share_channels, recipe.weights);
   };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
   return order;
@@ -43,8 +46,20 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side, boo
 
 bool uses_gradients(const std::vector<Recipe>& recipes, Side side) {
   return std::any_of(recipes.begin(), recipes.end(), [&](const Recipe& recipe) {
-    return recipe.side(side).weights != FitWeights::None && !is_block_format(recipe.side(side).codebook);
+    const SideRecipe& part = recipe.side(side);
+    return (part.weights != FitWeights::None && !is_block_format(part.codebook)) || needs_blocks(part);
   });
+}
+
+SideFitter::Result fit_side(SideFitter& fitter, const Recipe& recipe, Side side, int layer,
+                            const ChannelThresholds* thresholds) {
+  try {
+    return fitter.fit(recipe.side(side), recipe.sinks, thresholds);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Numeric) throw;
+    fail(error.kind(),
+         fmt::format("recipe {}, layer {}, {}: {}", short_form(recipe), layer, side_name(side), error.what()));
+  }
 }
 
 }  // namespace
@@ -65,29 +80,38 @@ std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, cons
     for (Side side : kSides) {
       context.cancel.check();
       auto start = std::chrono::steady_clock::now();
-      std::vector<float> x = calibration.values(layer, side), gradients;
+      const std::vector<float> x = calibration.values(layer, side);
+      std::vector<float> gradients;
       if (uses_gradients(recipes, side)) gradients = calibration.gradients(layer, side);
       const double read_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();
-      for (bool post_rope : {false, true}) {
-        const std::vector<int> order = recipe_order(recipes, side, post_rope);
-        if (order.empty()) continue;
-        if (post_rope) {
-          for (std::vector<float>* tensor : {&x, &gradients})
-            rotate_tokens(*tensor, header.shape, header.rope, header.seqlen, context.threads);
-        }
-        fitter.begin(header.shape, header.sequences, header.seqlen, x, gradients);
-        for (int index : order) {
-          SideFitter::Result result = fitter.fit(recipes[index].side(side), recipes[index].sinks,
-                                                 find_thresholds(thresholds, recipes[index], side, layer));
-          if (result.fell_back) {
-            context.log.warning(
-                fmt::format("layer {}, {}: all weights are zero; recipe {} is fitted there without weights", layer,
-                            side_name(side), short_form(recipes[index])));
+      std::optional<DataView> view;
+      ViewedData viewed;
+      for (const int index : recipe_order(recipes, side)) {
+        const Recipe& recipe = recipes[index];
+        const DataView wanted = view_of(recipe.side(side), recipe.sinks);
+        if (view != wanted) {
+          view = wanted;
+          viewed = {};
+          if (wanted.changes_data()) {
+            viewed = view_data(wanted, header.shape, header.rope, header.sequences, header.seqlen, x, gradients,
+                               context.threads);
           }
-          found[index].error[static_cast<int>(side)] += result.error / header.shape.layers;
-          quantizers[index].layers[layer].side(side) = std::move(result.quantizer);
+          // Sinks stay exact as they are, unrotated.
+          const float exact = wanted.rotation == Rotation::None ? 0.0f : largest_magnitude(x, context.threads);
+          fitter.begin(header.shape, header.rope, header.sequences, header.seqlen, wanted.changes_data() ? viewed.x : x,
+                       wanted.changes_data() ? viewed.gradients : gradients, exact);
         }
+        SideFitter::Result result =
+            fit_side(fitter, recipe, side, layer, find_thresholds(thresholds, recipe, side, layer));
+        if (result.fell_back) {
+          context.log.warning(
+              fmt::format("layer {}, {}: all weights are zero; recipe {} is fitted there without weights", layer,
+                          side_name(side), short_form(recipe)));
+        }
+        result.quantizer.rotation_scale = viewed.rotation_scale;
+        found[index].error[static_cast<int>(side)] += result.error / header.shape.layers;
+        quantizers[index].layers[layer].side(side) = std::move(result.quantizer);
       }
       context.log.debug(fmt::format("layer {}, {}: read in {:.3f} s, {} recipes fitted in {:.3f} s", layer,
                                     side_name(side), read_seconds, recipes.size(), seconds_since(start)));

@@ -8,6 +8,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
 #include <kvq/core/parallel.h>
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
@@ -30,8 +31,8 @@ struct ChannelTables {
   ChannelTables(const ChannelRange& range, float scale_unit, float gradient_unit)
       : lower(range.lower), upper(range.upper) {
     for (std::size_t channel = 0; channel < lower.size(); ++channel) {
-      const float scale = 0.5f * upper[channel] - 0.5f * lower[channel];
-      zero.push_back(0.5f * lower[channel] + 0.5f * upper[channel]);
+      const auto [own_zero, scale] = channel_affine(lower[channel], upper[channel]);
+      zero.push_back(own_zero);
       inverse.push_back(inverse_of(scale));
       factor.push_back((scale_unit > 0 ? scale * scale_unit : 1.0f) * gradient_unit);
       if (inverse.back() == 0) upper[channel] = -(lower[channel] = INFINITY);  // constant: nothing is inside
@@ -74,6 +75,9 @@ std::uint32_t token_row(const float* x, const float* gradient, float zero, float
 /// An encoder whose codes do not matter: only ranges and outliers of the token axis are wanted.
 SideEncoder range_finder(SideQuantizer quantizer) {
   quantizer.recipe.bits = 1;
+  quantizer.recipe.levels = 0;
+  quantizer.recipe.rotation = Rotation::None;  // the data are rotated already
+  quantizer.recipe.rounding = {};
   quantizer.recipe.share = Share::Layer;
   quantizer.codebooks = {uniform_codebook(1)};
   return SideEncoder(quantizer);

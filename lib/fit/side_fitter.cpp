@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <limits>
 
+#include <kvq/fit/block_fisher.h>
+#include <kvq/fit/feedback_fitter.h>
 #include <kvq/fit/kmeans1d.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/pooled_range.h>
@@ -12,13 +14,15 @@
 
 namespace kvq {
 
-void SideFitter::begin(const KvShape& shape, std::int64_t sequences, std::int64_t seqlen, std::span<const float> x,
-                       std::span<const float> gradients) {
+void SideFitter::begin(const KvShape& shape, const RopeParams& rope, std::int64_t sequences, std::int64_t seqlen,
+                       std::span<const float> x, std::span<const float> gradients, float exact_magnitude) {
   shape_ = shape;
+  rotary_dim_ = rope.rotary_dim;
+  block_sinks_ = -1;
   sample_ = {x, shape.width(), sequences, seqlen, 0};
   gradients_ = gradients;
   largest_ = {largest_magnitude(x, threads_), largest_magnitude(gradients, threads_)};
-  exponent_ = choose_exponent(largest_.x);
+  exponent_ = choose_exponent(std::max(largest_.x, exact_magnitude));
   weighted_.key.reset();
   unweighted_.key.reset();
 }
@@ -27,8 +31,11 @@ void SideFitter::begin(const KvShape& shape, std::int64_t sequences, std::int64_
 SideFitter::Key SideFitter::key_of(SideRecipe recipe, FitWeights weights, int sinks) {
   recipe.codebook = CodebookKind::Int;
   if (!recipe.integer_zero) recipe.bits = 1;
-  recipe.post_rope = recipe.qnorm = false;
-  recipe.recent = recipe.flush = 0;
+  recipe.post_rope = recipe.qnorm = recipe.half_bit = false;
+  recipe.levels = recipe.recent = recipe.flush = 0;
+  recipe.widths = Widths::Flat;
+  recipe.rotation = Rotation::None;  // begin() had the data turned
+  recipe.rounding = {};
   recipe.weights = weights;
   return {recipe, sinks};
 }
@@ -96,18 +103,32 @@ const NormalisedData& SideFitter::normalised(const SideQuantizer& quantizer, Fit
   return cached.data;
 }
 
+std::span<const double> SideFitter::blocks() {
+  if (block_sinks_ != sample_.sinks) {
+    blocks_ = gradient_blocks(sample_, gradients_, shape_.head_dim, threads_);
+    block_sinks_ = sample_.sinks;
+  }
+  return blocks_;
+}
+
+/// The recipe's own weights, or none where they are all zero.
+const NormalisedData& SideFitter::weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back) {
+  const FitWeights weights = quantizer.recipe.weights;
+  const NormalisedData& data = normalised(quantizer, weights);
+  if (data.weighted(segment) || weights == FitWeights::None) return data;
+  const NormalisedData& each = normalised(quantizer, FitWeights::None);
+  fell_back |= each.weighted(segment);
+  return each;
+}
+
 Codebook SideFitter::fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back) {
   const SideRecipe& recipe = quantizer.recipe;
-  const NormalisedData* data = &normalised(quantizer, recipe.weights);
-  if (!data->weighted(segment) && recipe.weights != FitWeights::None) {
-    data = &normalised(quantizer, FitWeights::None);
-    fell_back |= data->weighted(segment);
-  }
-  Codebook codebook =
-      recipe.codebook == CodebookKind::Nf ? normal_float_codebook(recipe.bits) : uniform_codebook(recipe.bits);
+  const NormalisedData* data = &weighted_data(quantizer, segment, fell_back);
+  const int levels = code_levels(recipe);
+  Codebook codebook = recipe.codebook == CodebookKind::Nf ? normal_float_codebook(recipe.bits) : uniform_levels(levels);
   if (!data->weighted(segment)) return codebook;
   if (recipe.codebook == CodebookKind::Nuq) {
-    const KMeans1dResult result = kmeans1d(data->values(segment), data->weights(segment), 1 << recipe.bits, threads_);
+    const KMeans1dResult result = kmeans1d(data->values(segment), data->weights(segment), levels, threads_);
     codebook.centroids.assign(result.centroids.begin(), result.centroids.end());
     codebook.decoded = codebook.centroids;
     if (!recipe.qnorm) {
@@ -139,6 +160,14 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
     return result;
   }
   CodebookError error;
+  std::vector<double> costs;
+  if (needs_blocks(recipe)) costs = fit_feedback(quantizer, blocks(), result.fell_back);
+  if (recipe.widths == Widths::Pair) {
+    const NormalisedData& data = weighted_data(quantizer, 0, result.fell_back);
+    error = fit_pair_widths(quantizer, data, costs, rotary_dim_, threads_);
+    result.error = error.weight > 0 ? error.error / error.weight : 0;
+    return result;
+  }
   const int segments = codebook_count(recipe, shape_.kv_heads, shape_.head_dim);
   for (int segment = 0; segment < segments; ++segment)
     quantizer.codebooks.push_back(fit_codebook(quantizer, segment, error, result.fell_back));

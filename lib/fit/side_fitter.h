@@ -18,10 +18,11 @@ class SideFitter {
  public:
   explicit SideFitter(int threads) : threads_(threads) {}
 
-  /// The next data: all keys (pre- or post-RoPE) or values of a layer. `gradients` may be empty when no recipe uses
-  /// them. Spans stay valid until the next call.
-  void begin(const KvShape& shape, std::int64_t sequences, std::int64_t seqlen, std::span<const float> x,
-             std::span<const float> gradients);
+  /// The next data: all keys (pre- or post-RoPE) or values (as they are or rotated) of a layer. `gradients` may be
+  /// empty when no recipe uses them. `exact_magnitude`: of what stays exact beside x, if larger. Spans stay valid until
+  /// the next call.
+  void begin(const KvShape& shape, const RopeParams& rope, std::int64_t sequences, std::int64_t seqlen,
+             std::span<const float> x, std::span<const float> gradients, float exact_magnitude);
 
   struct Result {
     SideQuantizer quantizer;
@@ -41,7 +42,9 @@ class SideFitter {
   void set_ranges(SideQuantizer& quantizer, const ChannelThresholds* thresholds);
   double outlier_rate(const SideRecipe& recipe) const;
   const NormalisedData& normalised(const SideQuantizer& quantizer, FitWeights weights);
+  const NormalisedData& weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back);
   Codebook fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back);
+  std::span<const double> blocks();
 
   int threads_;
   KvShape shape_;
@@ -55,6 +58,9 @@ class SideFitter {
     std::optional<Key> key;
   };
   Cached weighted_, unweighted_;
+  int rotary_dim_ = 0;
+  std::vector<double> blocks_;  ///< of `block_sinks_`
+  int block_sinks_ = -1;
 };
 
 }  // namespace kvq

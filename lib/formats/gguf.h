@@ -40,7 +40,8 @@ class GgufFile final : public TensorSource {
 
   const TensorInfo* find(const std::string& name) const override;
   std::vector<std::string> names() const override;
-  void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows, std::span<float> out) const override;
+  void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                 std::span<float> out) const override;
   void release(const std::string& name) const override;
 
  private:

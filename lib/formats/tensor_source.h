@@ -26,7 +26,8 @@ class TensorSource {
   virtual std::vector<std::string> names() const = 0;
   /// Rows [first_row, first_row + rows) of the outermost dimension as fp32; `out` has exactly that many elements.
   /// (A 1-D tensor has rows of one element.) Throws Format for NaN/Inf: names file, tensor and position.
-  virtual void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows, std::span<float> out) const = 0;
+  virtual void read_rows(const std::string& name, std::int64_t first_row, std::int64_t rows,
+                         std::span<float> out) const = 0;
   /// Lets go of the memory behind a tensor's bytes (they can be read again).
   virtual void release(const std::string& name) const = 0;
 };

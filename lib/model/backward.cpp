@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
 #include <kvq/model/loss.h>
 #include <kvq/model/memory.h>
 #include <kvq/model/numeric_check.h>
@@ -81,7 +82,8 @@ double sequence_gradients(Model& model, const std::vector<std::int32_t>& ids, Re
   const int layers = config.kv.layers;
   const auto tokens = static_cast<std::int64_t>(ids.size());
   if (tokens < 2)
-    fail(ErrorKind::Input, fmt::format("a sequence of {} tokens predicts none; at least 2 are needed", tokens));
+    fail(ErrorKind::Input,
+         fmt::format("a sequence of {} predicts none; at least 2 are needed", plural(tokens, "token")));
   const int kept = recompute == Recompute::None    ? layers
                    : recompute == Recompute::Layer ? 0
                                                    : layers_that_fit(config, tokens);

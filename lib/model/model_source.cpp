@@ -64,9 +64,9 @@ void check_tensors(ModelSource& source) {
     if (!info) fail(ErrorKind::Format, fmt::format("{}: tensor {} is missing", path, name));
     if (info->shape != shape) {
       const bool by_vocabulary = name == source.names->embedding || name == source.names->output;
-      fail(ErrorKind::Format, fmt::format("{}: tensor {} has shape {}; the configuration asks for {}{}", path, name,
-                                          shape_text(info->shape), shape_text(shape),
-                                          by_vocabulary ? " (vocab_size x hidden_size)" : ""));
+      fail(ErrorKind::Format,
+           fmt::format("{}: tensor {} has shape {}; the configuration asks for {}{}", path, name,
+                       shape_text(info->shape), shape_text(shape), by_vocabulary ? " (vocab_size x hidden_size)" : ""));
     }
     std::int64_t count = 1;
     for (std::int64_t size : shape) count *= size;

@@ -45,13 +45,19 @@ std::vector<float> Codebook::boundaries() const {
   return result;
 }
 
+Codebook uniform_levels(int levels) {
+  KVQ_ASSERT(levels >= 1 && levels <= 256);
+  if (levels == 1) return from_levels({0.0f});
+  if (levels == 2) return from_levels({-0.5f, 0.5f});
+  const int last = levels - 1;
+  std::vector<float> positions;
+  for (int level = 0; level <= last; ++level) positions.push_back(static_cast<float>((2.0 * level - last) / last));
+  return from_levels(std::move(positions));
+}
+
 Codebook uniform_codebook(int bits) {
   KVQ_ASSERT(bits >= 1 && bits <= 8);
-  if (bits == 1) return from_levels({-0.5f, 0.5f});
-  const int last = (1 << bits) - 1;
-  std::vector<float> levels;
-  for (int level = 0; level <= last; ++level) levels.push_back(static_cast<float>((2.0 * level - last) / last));
-  return from_levels(std::move(levels));
+  return uniform_levels(1 << bits);
 }
 
 Codebook normal_float_codebook(int bits) {

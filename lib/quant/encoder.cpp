@@ -4,11 +4,15 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include <kvq/core/half.h>
 #include <kvq/core/parallel.h>
+#include <kvq/quant/channel_affine.h>
+#include <kvq/quant/head_rotation.h>
+#include <kvq/quant/lane_encoder.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 #include <kvq/quant/token_outliers.h>
@@ -65,6 +69,7 @@ struct SideEncoder::Tables {
   };
 
   Tables(const SideQuantizer& quantizer, SimdLevel level);
+  void take_thresholds(const SideQuantizer& quantizer);
   void set_range(std::span<const float> new_lower, std::span<const float> new_upper);
   Tables with_window_range(std::span<const float> x, int threads) const;
 
@@ -85,11 +90,16 @@ struct SideEncoder::Tables {
   int width;
   int per_end, cap;
   float to_stored, from_stored;  ///< 2^-exponent, 2^exponent
+  std::optional<HeadRotation> rotation;
+  std::optional<LaneEncoder> lane_encoder;  ///< instead of the segments
   std::vector<Segment> segments;
   std::vector<float> lower, upper, zero, scale, inverse;  ///< `[width]`; not for online ranges
 
  private:
   struct Scratch;
+  void find_range(std::span<const float> x, std::int64_t token, Scratch& scratch, std::uint16_t* range) const;
+  void mark_outliers(std::span<const float> x, Scratch& scratch) const;
+  void encode_lanes(std::span<const float> x, std::int64_t first_token, EncodedTokens& out) const;
   void encode_per_channel(std::span<const float> x, Scratch& scratch, std::uint8_t* codes) const;
   void encode_per_token(std::span<const float> x, std::int64_t token, Scratch& scratch, std::uint8_t* codes,
                         std::uint16_t* range) const;
@@ -117,6 +127,13 @@ SideEncoder::Tables::Tables(const SideQuantizer& quantizer, SimdLevel level)
       from_stored(power_of_two(quantizer.exponent)) {
   KVQ_ASSERT(is_streaming(recipe));
   const std::size_t books = quantizer.codebooks.size();
+  if (recipe.rotation != Rotation::None)
+    rotation.emplace(quantizer.rotation_scale, quantizer.kv_heads, quantizer.head_dim);
+  if (recipe.widths == Widths::Pair) {
+    lane_encoder.emplace(quantizer, level);
+    take_thresholds(quantizer);
+    return;
+  }
   if (width <= 0 || books != static_cast<std::size_t>(codebook_count(recipe, quantizer.kv_heads, quantizer.head_dim))) {
     fail(ErrorKind::Mismatch,
          fmt::format("quantizer has {} codebooks for {} kv heads of {} channels; its recipe needs {}", books,
@@ -126,14 +143,19 @@ SideEncoder::Tables::Tables(const SideQuantizer& quantizer, SimdLevel level)
   const int segment_width = width / static_cast<int>(books);
   for (std::size_t book = 0; book < books; ++book) {
     const Codebook& codebook = quantizer.codebooks[book];
-    const std::size_t levels = std::size_t{1} << recipe.bits;
+    const auto levels = static_cast<std::size_t>(code_levels(recipe));
     if (codebook.centroids.size() != levels || codebook.decoded.size() != levels) {
-      fail(ErrorKind::Mismatch, fmt::format("codebook {} has {} centroids and {} decoded values; {} bits need {}", book,
-                                            codebook.centroids.size(), codebook.decoded.size(), recipe.bits, levels));
+      fail(ErrorKind::Mismatch, fmt::format("codebook {} has {} centroids and {} decoded values; the recipe needs {}",
+                                            book, codebook.centroids.size(), codebook.decoded.size(), levels));
     }
     segments.push_back(
         {static_cast<int>(book) * segment_width, segment_width, codebook.boundaries(), codebook.decoded});
   }
+  if (LaneEncoder::serves(recipe)) lane_encoder.emplace(quantizer, level);
+  take_thresholds(quantizer);
+}
+
+void SideEncoder::Tables::take_thresholds(const SideQuantizer& quantizer) {
   if (recipe.range != RangeKind::Static) return;
   if (quantizer.lower.size() != static_cast<std::size_t>(width) || quantizer.upper.size() != quantizer.lower.size()) {
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} lower and {} upper thresholds for {} channels",
@@ -147,8 +169,8 @@ void SideEncoder::Tables::set_range(std::span<const float> new_lower, std::span<
   upper.assign(new_upper.begin(), new_upper.end());
   zero.clear(), scale.clear(), inverse.clear();
   for (std::size_t channel = 0; channel < lower.size(); ++channel) {
-    zero.push_back(0.5f * lower[channel] + 0.5f * upper[channel]);
-    scale.push_back(0.5f * upper[channel] - 0.5f * lower[channel]);
+    const ChannelAffine affine = channel_affine(lower[channel], upper[channel]);
+    zero.push_back(affine.zero), scale.push_back(affine.scale);
     inverse.push_back(inverse_of(scale.back()));
   }
 }
@@ -176,9 +198,8 @@ void SideEncoder::Tables::assign(const float* x_hat, std::uint8_t* codes) const 
   }
 }
 
-void SideEncoder::Tables::encode_per_channel(std::span<const float> x, Scratch& scratch, std::uint8_t* codes) const {
-  loops.normalise_channels(x.data(), zero.data(), inverse.data(), width, scratch.x_hat.data());
-  assign(scratch.x_hat.data(), codes);
+/// Channel axis.
+void SideEncoder::Tables::mark_outliers(std::span<const float> x, Scratch& scratch) const {
   scratch.any_marked = false;
   if (recipe.outliers == 0.0) return;
   const int marked = loops.mark_outside(x.data(), lower.data(), upper.data(), width, scratch.mask.data());
@@ -186,12 +207,18 @@ void SideEncoder::Tables::encode_per_channel(std::span<const float> x, Scratch& 
   if (marked > cap) keep_largest_excess(x, lower, upper, inverse, cap, scratch.mask);
 }
 
-void SideEncoder::Tables::encode_per_token(std::span<const float> x, std::int64_t token, Scratch& scratch,
-                                           std::uint8_t* codes, std::uint16_t* range) const {
+void SideEncoder::Tables::encode_per_channel(std::span<const float> x, Scratch& scratch, std::uint8_t* codes) const {
+  loops.normalise_channels(x.data(), zero.data(), inverse.data(), width, scratch.x_hat.data());
+  assign(scratch.x_hat.data(), codes);
+  mark_outliers(x, scratch);
+}
+
+/// Token axis: marks the outliers and stores the range of the rest.
+void SideEncoder::Tables::find_range(std::span<const float> x, std::int64_t token, Scratch& scratch,
+                                     std::uint16_t* range) const {
   scratch.any_marked = per_end > 0;
   if (2 * per_end >= width) {
     std::fill(scratch.mask.begin(), scratch.mask.end(), std::uint8_t{1});
-    std::fill(codes, codes + width, std::uint8_t{0});
     range[0] = range[1] = 0;
     return;
   }
@@ -204,7 +231,12 @@ void SideEncoder::Tables::encode_per_token(std::span<const float> x, std::int64_
     const auto at = std::find(x.begin(), x.end(), largest) - x.begin();
     throw ExactOverflow(token, static_cast<int>(at), largest, kHalfMax * from_stored);
   }
-  loops.normalise_token(x.data(), stored_zero, inverse_of(from_half(range[1])), width, scratch.x_hat.data());
+}
+
+void SideEncoder::Tables::encode_per_token(std::span<const float> x, std::int64_t token, Scratch& scratch,
+                                           std::uint8_t* codes, std::uint16_t* range) const {
+  find_range(x, token, scratch, range);  // all exact: range 0, 0 and codes that are cleared later
+  loops.normalise_token(x.data(), from_half(range[0]), inverse_of(from_half(range[1])), width, scratch.x_hat.data());
   assign(scratch.x_hat.data(), codes);
 }
 
@@ -217,6 +249,13 @@ void SideEncoder::Tables::encode(std::span<const float> x, std::int64_t first_to
   out.outlier_channel.clear();
   out.outlier_value.clear();
   out.outlier_begin.assign(1, 0);
+  std::vector<float> rotated;
+  if (rotation) {
+    rotated.assign(x.begin(), x.end());
+    rotation->forward(rotated);
+    x = rotated;
+  }
+  if (lane_encoder) return encode_lanes(x, first_token, out);
   Scratch scratch(*this);
   for (std::size_t token = 0; token * channels < x.size(); ++token) {
     const auto row = x.subspan(token * channels, channels);
@@ -238,12 +277,64 @@ void SideEncoder::Tables::encode(std::span<const float> x, std::int64_t first_to
   }
 }
 
+void SideEncoder::Tables::encode_lanes(std::span<const float> x, std::int64_t first_token, EncodedTokens& out) const {
+  const auto channels = static_cast<std::size_t>(width);
+  Scratch scratch(*this);
+  LaneEncoder::Scratch lane_scratch;
+  std::vector<std::uint8_t> mask(kLanes * channels);
+  std::vector<std::uint16_t> stored(kLanes * channels);
+  float token_zero[kLanes], token_scale[kLanes], token_inverse[kLanes];
+  for (std::int64_t begin = 0; begin < out.tokens; begin += kLanes) {
+    const auto rows = x.subspan(static_cast<std::size_t>(begin) * channels);
+    const int tokens = static_cast<int>(std::min<std::int64_t>(kLanes, out.tokens - begin));
+    bool any_marked = false;
+    for (int token = 0; token < tokens; ++token) {
+      const auto row = rows.subspan(static_cast<std::size_t>(token) * channels, channels);
+      if (per_token()) {
+        std::uint16_t* range = out.token_range.data() + 2 * (begin + token);
+        find_range(row, first_token + begin + token, scratch, range);
+        token_zero[token] = from_half(range[0]), token_scale[token] = from_half(range[1]);
+        token_inverse[token] = inverse_of(token_scale[token]);
+      } else {
+        mark_outliers(row, scratch);
+      }
+      const auto marks = mask.begin() + token * width;
+      if (scratch.any_marked) {
+        std::copy(scratch.mask.begin(), scratch.mask.end(), marks);
+      } else {
+        std::fill_n(marks, width, std::uint8_t{0});
+      }
+      any_marked |= scratch.any_marked;
+    }
+    const bool shared = !per_token();
+    const LaneEncoder::Batch batch{tokens,
+                                   rows.data(),
+                                   shared ? zero.data() : token_zero,
+                                   shared ? scale.data() : token_scale,
+                                   shared ? inverse.data() : token_inverse,
+                                   any_marked ? mask.data() : nullptr};
+    lane_encoder->encode(batch, first_token + begin, lane_scratch,
+                         out.codes.data() + static_cast<std::size_t>(begin) * channels, stored.data());
+    for (int token = 0; token < tokens; ++token) {
+      if (any_marked) {
+        const std::size_t first = static_cast<std::size_t>(token) * channels;
+        for_each_marked(std::span(mask).subspan(first, channels), [&](std::size_t channel) {
+          out.outlier_channel.push_back(static_cast<std::uint16_t>(channel));
+          out.outlier_value.push_back(stored[first + channel]);
+        });
+      }
+      out.outlier_begin.push_back(static_cast<std::uint32_t>(out.outlier_channel.size()));
+    }
+  }
+}
+
 void SideEncoder::Tables::decode(const EncodedTokens& encoded, std::span<float> x) const {
   const auto channels = static_cast<std::size_t>(width);
   KVQ_ASSERT(x.size() == encoded.codes.size());
   for (std::size_t token = 0; token * channels < x.size(); ++token) {
     float* row = x.data() + token * channels;
     const std::uint8_t* codes = encoded.codes.data() + token * channels;
+    if (segments.empty()) lane_encoder->decode(codes, zero.data(), scale.data(), row);  // widths=pair: static ranges
     for (const Segment& segment : segments) {
       const int begin = segment.begin;
       if (per_token()) {
@@ -259,6 +350,7 @@ void SideEncoder::Tables::decode(const EncodedTokens& encoded, std::span<float> 
       row[encoded.outlier_channel[entry]] = from_half(encoded.outlier_value[entry]);
     }
   }
+  if (rotation) rotation->inverse(x);
 }
 
 SideEncoder::SideEncoder(const SideQuantizer& quantizer, SimdLevel level)

@@ -20,6 +20,9 @@
 // width makes all exact, with range 0, 0. Of the rest: zero = half(0.5 min + 0.5 max), scale = half(max(max - zero,
 // zero - min)), where half() rounds to fp16(x * 2^-exponent) and back. Taking the scale around the *stored* zero keeps
 // both ends inside the range.
+//
+// rotate=hadamard: all of this happens to head_rotation.h's forward(x), and decoding ends with its inverse(). Feedback,
+// icm, widths=pair and levels= choose codes as lane_encoder.h says.
 
 #include <cstdint>
 #include <memory>
@@ -57,8 +60,8 @@ class ExactOverflow : public Error {
 /// Built once per layer and side; const and thread-safe.
 class SideEncoder {
  public:
-  /// Throws Mismatch when thresholds or codebooks do not have the sizes that the recipe needs. `level`: for tests; all
-  /// levels give the same bits.
+  /// Throws Mismatch when thresholds, codebooks or tables do not have the sizes that the recipe needs. `level`: for
+  /// tests; all levels give the same bits.
   explicit SideEncoder(const SideQuantizer& quantizer, SimdLevel level = best_simd_level());
 
   /// `x`: `[tokens, kv_heads, head_dim]`, finite. Throws ExactOverflow; Usage for RangeKind::Window, whose range is

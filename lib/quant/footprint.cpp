@@ -123,7 +123,7 @@ std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens) {
 }
 
 double nominal_bits(const Recipe& recipe) {
-  return recipe.quantized ? 0.5 * (recipe.key.bits + recipe.value.bits) : 16.0;
+  return recipe.quantized ? 0.5 * (code_bits(recipe.key) + code_bits(recipe.value)) : 16.0;
 }
 
 std::int64_t table_bytes(const Quantizer& quantizer) {
@@ -132,6 +132,9 @@ std::int64_t table_bytes(const Quantizer& quantizer) {
     for (const Side which : kSides) {
       const SideQuantizer& side = layer.side(which);
       numbers += static_cast<std::int64_t>(side.lower.size() + side.upper.size()) + 1;  // 1: the exponent
+      numbers +=
+          static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() + side.feedback.order.size() +
+                                    side.feedback.updates.size() + side.feedback.hessian.size());
       for (const Codebook& codebook : side.codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
     }
   }

@@ -37,7 +37,8 @@ std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens);
 /// Mean of the nominal bits of keys and values.
 double nominal_bits(const Recipe& recipe);
 
-/// Per-model tables (thresholds, codebooks), apart from the per-token bits.
+/// Per-model tables (thresholds, codebooks, what rounding with feedback needs), 4 bytes a number, apart from the
+/// per-token bits.
 std::int64_t table_bytes(const Quantizer& quantizer);
 
 }  // namespace kvq

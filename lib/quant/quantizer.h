@@ -1,6 +1,7 @@
 #pragma once
 // A fitted quantizer: everything that encoding and decoding need, and nothing else.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,27 @@
 
 namespace kvq {
 
+/// What rounding with feedback needs (rounding_recipe.h, docs/method.md); empty where the recipe does not ask for it.
+struct FeedbackTables {
+  std::vector<std::int32_t> order;  ///< `[kv_heads, head_dim]` channel at each coding position; feedback or icm
+  /// `[kv_heads, head_dim, head_dim]` U_jk / U_jj by coding position, 0 for k <= j; feedback. UᵀU = H^-1 in coding
+  /// order.
+  std::vector<float> updates;
+  std::vector<float> hessian;  ///< `[kv_heads, head_dim, head_dim]` H in channel order; icm. Only ratios matter.
+};
+
 struct SideQuantizer {
   SideRecipe recipe;
   int kv_heads = 0, head_dim = 0;
   std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, where stores_thresholds(recipe); else empty
-  std::vector<Codebook> codebooks;  ///< codebook_count(recipe, kv_heads, head_dim)
+  std::vector<Codebook> codebooks;  ///< codebook_count(recipe, …); widths=pair: one for each of width_choices()
   /// Exact values and online ranges are stored as fp16(x · 2^-exponent): values of 1e-6 and 7e4 survive.
   int exponent = 0;
   double outlier_rate = 0.0;  ///< measured in calibration: exact values per value, sinks left out
+
+  std::vector<std::int32_t> widths;   ///< `[kv_heads, head_dim]` bits of each channel, widths=pair only
+  std::vector<float> rotation_scale;  ///< `[kv_heads, head_dim]` scale of HeadRotation, rotate=hadamard only
+  FeedbackTables feedback;
 
   int width() const { return kv_heads * head_dim; }
   /// Not with share=N.

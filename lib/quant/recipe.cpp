@@ -34,6 +34,7 @@ void validate_side(const SideRecipe& side, Side which) {
     if (word) contradiction(name, fmt::format("{} is for fitted codebooks (nuq); {} is not fitted", word, kind));
   }
   validate_method(side, which);
+  if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <kvq/core/side.h>
+#include <kvq/quant/rounding_recipe.h>
 
 namespace kvq {
 
@@ -59,6 +60,11 @@ struct SideRecipe {
   bool integer_zero = false;  ///< int, online: the zero point is a code, 2^bits possible values (Atom)
   int recent = 0;             ///< newest tokens that are still exact
   int flush = 0;              ///< tokens quantized at once when they have left `recent`; 0: `group`, or 1 without one
+  bool half_bit = false;      ///< half a bit more on average; widths=pair only
+  int levels = 0;             ///< values: 3, 5, 10 or 20 beside 1, 2, 3, 4 bits, three codes together; 0: 2^bits
+  Widths widths = Widths::Flat;
+  Rotation rotation = Rotation::None;
+  RoundingRecipe rounding;
   bool operator==(const SideRecipe&) const = default;
 };
 

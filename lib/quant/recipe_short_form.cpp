@@ -1,6 +1,7 @@
 // Grammar of the short form:
 //   recipe = "none" | side | "K=" side "/V=" side
-//   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | named) [ ":" word { "," word } ]
+//   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | "kvq" ("1.5" | "2" | "3" | "4") | named)
+//            [ ":" word { "," word } ]
 //   named  = methods of the literature, recipe_named.h
 
 #include <algorithm>
@@ -26,8 +27,8 @@ namespace kvq {
 namespace {
 
 constexpr std::string_view kKnownKinds =
-    "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kiviB, atomB, flexgenB; q4_0, q8_0, fp8; or "
-    "none";
+    "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kvq1.5, kvq2, kvq3, kvq4; kiviB, atomB, "
+    "flexgenB; q4_0, q8_0, fp8; or none";
 constexpr std::string_view kKnownWords =
     "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%, group=N, rule=, zero=, "
     "recent=N, flush=N";
@@ -74,6 +75,7 @@ struct Parser {
 
   void parse(std::string_view text);
   void head(std::string_view text);
+  bool rounding_word(const std::string& text, const std::string& name, const std::string& argument);
   void word(const std::string& text);
   void apply_range();
 };
@@ -105,18 +107,25 @@ void Parser::head(std::string_view text) {
     method.residual = named->residual;
     return;
   }
+  if (const auto preset = preset_side(text, Side::Key)) {
+    key = *preset;
+    value = *preset_side(text, Side::Value);
+    return;
+  }
   const auto digits = text.find_first_of("0123456789");
   const auto kind = find_word(kCodebookWords, text.substr(0, digits));
   if (!kind || is_block_format(*kind) || digits == std::string_view::npos)
     refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
   const std::string_view numbers = text.substr(digits);
   const auto dash = numbers.find('-');
-  const std::string_view bits_text = numbers.substr(0, dash);
+  const std::string_view whole_bits = numbers.substr(0, dash);
+  const bool half_bit = *kind == CodebookKind::Nuq && whole_bits.ends_with(".5");
+  const std::string_view bits_text = half_bit ? whole_bits.substr(0, whole_bits.size() - 2) : whole_bits;
   int bits = 0;
   const auto end = bits_text.data() + bits_text.size();
   const auto result = std::from_chars(bits_text.data(), end, bits);
   if (result.ec != std::errc() || result.ptr != end || bits < 1 || bits > 8 || bits_text.size() != 1) {
-    refuse(fmt::format("bits '{}'; known: {}", bits_text, kKnownKinds));
+    refuse(fmt::format("bits '{}'; known: {}", whole_bits, kKnownKinds));
   }
   double outliers = 0.0;
   if (dash != std::string_view::npos) outliers = percent("the share of outliers", numbers.substr(dash + 1));
@@ -124,8 +133,24 @@ void Parser::head(std::string_view text) {
   for_sides([&](SideRecipe& side) {
     side.codebook = *kind;
     side.bits = bits;
+    side.half_bit = half_bit;
     side.outliers = outliers;
   });
+}
+
+bool Parser::rounding_word(const std::string& text, const std::string& name, const std::string& argument) {
+  WordResult result = WordResult::Unknown;
+  std::string problem;
+  const auto take = [&](SideRecipe& side) {
+    if (result != WordResult::Refused) result = take_rounding_word(side, name, argument, problem);
+  };
+  if (const auto only_side = side_of_rounding_word(name)) {
+    take(one_side(*only_side, text));
+  } else {
+    for_sides(take);
+  }
+  if (result == WordResult::Refused) refuse(problem);
+  return result == WordResult::Taken;
 }
 
 void Parser::word(const std::string& text) {
@@ -171,8 +196,8 @@ void Parser::word(const std::string& text) {
     method.cap = cap;
   } else if (std::string problem; method.take(name, argument, problem)) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
-  } else {
-    refuse(fmt::format("unknown word '{}'; known: {}", text, kKnownWords));
+  } else if (!rounding_word(text, name, argument)) {
+    refuse(fmt::format("unknown word '{}'; known: {}, {}", text, kKnownWords, known_rounding_words()));
   }
 }
 
@@ -219,7 +244,7 @@ Recipe parse_unchecked(const std::string& text) {
 std::string head_of(const SideRecipe& side) {
   const std::string kind = word_of(kCodebookWords, side.codebook);
   if (is_block_format(side.codebook)) return kind;
-  const std::string head = fmt::format("{}{}", kind, side.bits);
+  const std::string head = fmt::format("{}{}{}", kind, side.bits, side.half_bit ? ".5" : "");
   return side.outliers > 0.0 ? fmt::format("{}-{}%", head, format_percent(side.outliers)) : head;
 }
 
@@ -255,11 +280,21 @@ std::vector<std::string> words_of(const SideRecipe& side, Side which, const Side
   }
   if (side.qnorm) words.emplace_back("qnorm");
   add_method_words(words, side, other);
+  append_rounding_words(words, side, other);
   return words;
 }
 
 std::string join(const std::string& head, const std::vector<std::string>& words) {
   return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
+}
+
+/// A text that is no recipe says nothing.
+bool says(const std::string& text, const Recipe& recipe) {
+  try {
+    return parse_unchecked(text) == recipe;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -282,10 +317,14 @@ std::string short_form(const Recipe& recipe) {
   const std::string sinks = fmt::format("sink={}", recipe.sinks);
   const bool no_usual_sinks = is_block_format(recipe.key.codebook) && is_block_format(recipe.value.codebook);
   const bool default_sinks = recipe.sinks == (no_usual_sinks ? 0 : Recipe{}.sinks);
+  for (const std::string_view name : kPresetNames) {
+    if (recipe.key == preset_side(name, Side::Key) && recipe.value == preset_side(name, Side::Value))
+      return default_sinks ? std::string(name) : fmt::format("{}:{}", name, sinks);
+  }
   std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
   if (!default_sinks) words.push_back(sinks);
   std::string both = join(head_of(recipe.key), words);
-  if (parse_unchecked(both) == recipe) return both;  // else the sides differ in more than the shared words can say
+  if (says(both, recipe)) return both;  // else the sides differ in more than the shared words can say
   std::vector<std::string> key_words = words_of(recipe.key, Side::Key, nullptr);
   if (!default_sinks) key_words.push_back(sinks);
   return fmt::format("K={}/V={}", join(head_of(recipe.key), key_words),

@@ -205,11 +205,13 @@ std::string packed_refusal(const Recipe& recipe) {
                : side.integer_zero           ? "pages hold zero points in fp16"
                                    : fmt::format("pages do not hold rule={} with {}", word_of(kRuleWords, side.rule),
                                                  range_text(side.range));
+    } else if (!fits_packed_pages(side)) {
+      reason = "pages hold no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
     } else if (side.share == Share::Channels) {
       reason = "its codebooks belong to heads, not to groups of channels";
     }
     if (!reason.empty()) {
-      return fmt::format("recipe '{}', {}: the packed cache cannot hold it ({}); only the simulated cache can",
+      return fmt::format("recipe '{}', {}: the packed cache cannot hold it ({}); use --cache simulated",
                          short_form(recipe), side_name(which), reason);
     }
   }

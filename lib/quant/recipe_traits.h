@@ -38,7 +38,7 @@ bool needs_thresholds_file(const SideRecipe& side);
 /// the k largest and smallest exact. What is not goes through RangeFinder.
 bool is_streaming(const SideRecipe& side);
 
-/// Codebooks of a layer; 0 for block formats.
+/// Runs of channels that share a codebook; 0 for block formats. With widths=pair the one run has a codebook per width.
 int codebook_count(const SideRecipe& side, int kv_heads, int head_dim);
 /// Throws Usage for shapes that the recipe cannot be used with (blocks of 32, codebooks per group of channels).
 void check_shape(const Recipe& recipe, int kv_heads, int head_dim);

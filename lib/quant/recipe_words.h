@@ -34,6 +34,10 @@ inline constexpr Words<bool, 2> kZeroWords = {{{"half", false}, {"integer", true
 inline constexpr Words<FitWeights, 3> kWeightWords = {
     {{"fisher", FitWeights::Fisher}, {"fisher-unscaled", FitWeights::FisherUnscaled}, {"none", FitWeights::None}}};
 inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};
+inline constexpr Words<Widths, 2> kWidthsWords = {{{"flat", Widths::Flat}, {"pair", Widths::Pair}}};
+inline constexpr Words<Rotation, 2> kRotationWords = {{{"none", Rotation::None}, {"hadamard", Rotation::Hadamard}}};
+inline constexpr Words<CodingOrder, 3> kOrderWords = {
+    {{"energy", CodingOrder::Energy}, {"ascending", CodingOrder::Ascending}, {"natural", CodingOrder::Natural}}};
 inline constexpr Words<bool, 2> kRopeWords = {{{"pre", false}, {"post", true}}};  ///< SideRecipe::post_rope
 
 template <typename Enum, std::size_t kCount>

@@ -1,5 +1,6 @@
 #include <kvq/quant/side_shape.h>
 
+#include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
 
@@ -10,6 +11,11 @@ layout::SideShape side_shape(const SideQuantizer& side) {
   layout::SideShape shape;
   shape.kv_heads = side.kv_heads, shape.head_dim = side.head_dim;
   shape.bits = recipe.bits;
+  if (recipe.levels != 0) {
+    shape.head_code_bits = side.head_dim * layout::grouped_row_bits(recipe.levels, layout::kPageTokens);
+  } else if (recipe.widths == Widths::Pair) {
+    shape.head_code_bits = std::int64_t{layout::kPageTokens} * head_vector_bits(recipe, side.head_dim);
+  }
   if (recipe.range == RangeKind::Online) {
     shape.token_ranges = recipe.axis != Axis::ChannelGroup;
     shape.ranges = shape.token_ranges ? ranges_per_token(recipe, side.width()) : side.width();

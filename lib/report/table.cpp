@@ -33,8 +33,8 @@ std::vector<std::size_t> column_widths(const Table& table) {
   return widths;
 }
 
-std::string line(const std::vector<std::string>& cells, const std::vector<std::size_t>& widths, const std::string& before,
-                 const std::string& between, const std::string& after) {
+std::string line(const std::vector<std::string>& cells, const std::vector<std::size_t>& widths,
+                 const std::string& before, const std::string& between, const std::string& after) {
   std::string text = before;
   for (std::size_t column = 0; column < widths.size(); ++column) {
     if (column > 0) text += between;

@@ -123,7 +123,8 @@ TextFile read_text(const TextArgument& argument) {
   file.sha256 = sha256_of(content);
   const std::string_view text = content.substr(content.starts_with(kBom) ? kBom.size() : 0);
   std::string extension = argument.path.extension().string();
-  for (char& letter : extension) letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  for (char& letter : extension)
+    letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
   if (extension == ".jsonl" || extension == ".ndjson") {
     file.documents = parse_jsonl(argument.path, text);
     for (const TextDocument& document : file.documents) join(file.text, plain_text(document));

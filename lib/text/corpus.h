@@ -26,9 +26,9 @@ struct TextDocument {
 };
 
 /// One file's text: UTF-8; a leading BOM is dropped, CRLF kept. A file whose name ends in .jsonl or .ndjson (in
-/// any case) is read as JSONL: every line that is not blank is an object with the string `text` or the list `messages` of {role, content}.
-/// Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset of its first bad
-/// byte), bad JSONL line (with its number).
+/// any case) is read as JSONL: every line that is not blank is an object with the string `text` or the list `messages`
+/// of {role, content}. Throws Input: missing, empty, NUL (with its offset in the file), invalid UTF-8 (with the offset
+/// of its first bad byte), bad JSONL line (with its number).
 struct TextFile {
   std::string domain;
   std::filesystem::path path;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
 #include <kvq/text/corpus.h>
 
 namespace kvq {
@@ -21,15 +22,14 @@ class Grid {
     }
     for (const TokenStream& stream : streams) counts_.push_back(static_cast<std::int64_t>(stream.ids.size()) / step_);
     if (total() == 0) {
-      const auto longest = std::max_element(streams.begin(), streams.end(), [](const TokenStream& a, const TokenStream& b) {
-        return a.ids.size() < b.ids.size();
-      });
+      const auto longest =
+          std::max_element(streams.begin(), streams.end(),
+                           [](const TokenStream& a, const TokenStream& b) { return a.ids.size() < b.ids.size(); });
       const std::string name = longest == streams.end() || longest->name.empty() ? "" : longest->name + ": ";
-      fail(ErrorKind::Input,
-           fmt::format("{}the {} {} tokens; one window of --seqlen {} needs {}{}", name,
-                       streams.size() == 1 ? "text has" : "longest text has",
-                       longest == streams.end() ? 0 : longest->ids.size(), seqlen, step_,
-                       prepend_bos ? " and a begin-of-sequence token" : ""));
+      fail(ErrorKind::Input, fmt::format("{}the {} {}; one window of --seqlen {} needs {}{}", name,
+                                         streams.size() == 1 ? "text has" : "longest text has",
+                                         plural(longest == streams.end() ? 0 : longest->ids.size(), "token"), seqlen,
+                                         step_, prepend_bos ? " and a begin-of-sequence token" : ""));
     }
   }
 
@@ -97,9 +97,8 @@ std::vector<Window> sampled_windows(const std::vector<TokenStream>& streams, std
   const Grid grid(streams, seqlen, prepend_bos, bos_id);
   if (samples > grid.total()) {
     fail(ErrorKind::Input,
-         fmt::format(
-             "--samples {}: the text holds {} windows of --seqlen {}; give more text, or fewer or shorter samples",
-             samples, grid.total(), seqlen));
+         fmt::format("--samples {}: the text holds {} of --seqlen {}; give more text, or fewer or shorter samples",
+                     samples, plural(grid.total(), "window"), seqlen));
   }
   const std::vector<std::int64_t> shares = grid.shares(samples);
   std::vector<Window> windows;

@@ -18,6 +18,11 @@ target_compile_features(kvq INTERFACE cxx_std_20)
 install(TARGETS kvq EXPORT kvqTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" NAMELINK_COMPONENT Development)
 
+if(TARGET kvq_cuda)  # beside libkvq, which opens it
+  set_target_properties(kvq_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${torch_folder}/lib")
+  install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
+
 file(RELATIVE_PATH bin_to_lib "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
 foreach(tool kvq-fisher kvq-threshold kvq-fit kvq-eval)
   if(TARGET ${tool})

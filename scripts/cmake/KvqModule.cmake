@@ -1,10 +1,14 @@
-# kvq_module(<name> [FOLDER kernels/layout] [LINK core stats …] [PRIVATE lib …] [PUBLIC lib …])
+# kvq_module(<name> [FOLDER kernels/layout] [LINK core stats …] [PRIVATE lib …] [PUBLIC lib …]
+#            [PRECOMPILE header …] [PRECOMPILED_BY module])
 #
 # One folder = one object library `kvq_<name>` of all its *.cpp. It sees only the headers of the modules that it LINKs (and
 # of those that they link), because every module's include path holds nothing but `kvq/<folder>`: an include of any other
 # module fails to build. tests/deps checks that direct includes stay within LINK. All modules together become libkvq.so.
+#
+# PRECOMPILE: headers of others that take seconds to parse, read once for all files of the module and of the modules that
+# name it in PRECOMPILED_BY. They save time only: the `dev` preset builds without, so that no file leaves out an include.
 function(kvq_module name)
-  cmake_parse_arguments(M "" "FOLDER" "LINK;PRIVATE;PUBLIC" ${ARGN})
+  cmake_parse_arguments(M "" "FOLDER;PRECOMPILED_BY" "LINK;PRIVATE;PUBLIC;PRECOMPILE" ${ARGN})
   if(NOT M_FOLDER)
     set(M_FOLDER ${name})
   endif()
@@ -29,4 +33,9 @@ function(kvq_module name)
   add_library(kvq_${name} OBJECT ${sources})
   set_target_properties(kvq_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_link_libraries(kvq_${name} PRIVATE kvq_options kvq_${name}_headers ${M_PRIVATE})
+  if(M_PRECOMPILE)
+    target_precompile_headers(kvq_${name} PRIVATE ${M_PRECOMPILE})
+  elseif(M_PRECOMPILED_BY)
+    target_precompile_headers(kvq_${name} REUSE_FROM kvq_${M_PRECOMPILED_BY})
+  endif()
 endfunction()

@@ -15,6 +15,7 @@ configure() {
   [[ $deps == "$root/build/deps" ]] || settings+=("-DKVQ_TORCH_DIR=$torch_home/torch")
   if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER-ccache}
+    export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS-pch_defines,time_macros}  # else it does not keep what uses precompiled headers
   fi
   say "configuring build/$preset"
   (cd "$root" && cmake --preset "$preset" "${settings[@]}") >&2
@@ -24,7 +25,7 @@ configure() {
 build() {
   local preset=$1 jobs=$2
   shift 2
-  say "building build/$preset with $jobs jobs"
+  say "building build/$preset with $(some "$jobs" job)"
   (cd "$root" && cmake --build --preset "$preset" --parallel "$jobs" ${1+--target "$@"}) >&2
 }
 

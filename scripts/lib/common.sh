@@ -13,6 +13,9 @@ say() { printf '%s: %s\n' "$program" "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 usage_error() { say "error: $*"; say "try '$program --help'"; exit 2; }
 
+# some COUNT NOUN: "1 window", "3 windows"
+some() { echo "$1 $2$( (($1 == 1)) || echo s)"; }
+
 # sha256_of [FILE]: the sha256 of one file, or of standard input without arguments.
 sha256_of() { sha256sum "$@" | cut -d' ' -f1; }
 

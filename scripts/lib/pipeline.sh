@@ -20,8 +20,7 @@ choose_texts() {
     split_text "$text" "$calibration_text" "$evaluation_text"
     say "$text: the first $(stat -c %s "$calibration_text") bytes calibrate, the other $(stat -c %s "$evaluation_text") judge"
   fi
-  [[ $(sha256_of "$calibration_text") != "$(sha256_of "$evaluation_text")" ]] ||
-    usage_error "calibration and evaluation text are the same: a quantizer is not judged on what it was made from"
+  require_different "$calibration_text" "$evaluation_text"
 }
 
 run_pipeline() {
@@ -30,7 +29,7 @@ run_pipeline() {
   flock --nonblock "$run_lock" || die "another run is at work in $work"
   choose_texts
 
-  step calib "$work/calib/calib.h5" yes "calibrating on $samples sequences of $seqlen tokens" \
+  step calib "$work/calib/calib.h5" yes "calibrating on $(some "$samples" sequence) of $seqlen tokens" \
     "$build/bin/kvq-fisher" --model "$model" --text "$calibration_text" --samples "$samples" --seqlen "$seqlen" \
     --threads "$threads" -o "$work/calib/calib.h5"
   step thresholds "$work/thresholds/thresholds.h5" no "measuring thresholds" \
@@ -46,7 +45,7 @@ run_pipeline() {
   local quantizers quantizer_options=() quantizer
   mapfile -t quantizers < <(LC_ALL=C ls -r "$work/fit/quantizers"/*.h5)
   for quantizer in "${quantizers[@]}"; do quantizer_options+=(--quantizer "$quantizer"); done
-  step report "$work/report" no "judging on at most $windows windows of $seqlen tokens" \
+  step report "$work/report" no "judging on at most $(some "$windows" window) of $seqlen tokens" \
     "$build/bin/kvq-eval" perplexity --model "$model" --text "$evaluation_text" --seqlen "$seqlen" \
     --max-windows "$windows" "${quantizer_options[@]}" --threads "$threads" -o "$work/report"
 

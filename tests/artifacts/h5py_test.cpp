@@ -77,7 +77,7 @@ TEST_CASE("h5py sees every dataset of our calibration file with its shape, type 
   const std::set<std::string> seen = seen_by_h5py(folder / "c.h5");
   CHECK(seen.size() == 21u + 3u + kShape.layers * 10u);
   CHECK_SEEN("/@kvq_schema calibration");
-  CHECK_SEEN("/@schema_version 1.0");
+  CHECK_SEEN("/@schema_version 1.2");
   CHECK_SEEN("/@model_sha256 " + std::string(64, 'a'));
   CHECK_SEEN("/@config samples = 2\\nseed = 7\\n");
   CHECK_SEEN("/@parents calibration " + std::string(64, 'd') + "\\n");
@@ -122,10 +122,10 @@ TEST_CASE("h5py sees our thresholds and quantizers") {
   CHECK_SEEN(line("/sets/00/value/upper", "<f4", "[3, 2, 6]", upper));
   CHECK_SEEN(line("/sets/00/value/capped_outlier_rate", "<f8", "[3]", rates));
 
-  const QuantizerFile quantizer = sample_quantizer();
+  const QuantizerFile quantizer = sample_quantizer("nuq2-1%:share=head,qnorm");
   write_quantizer(folder / "q.h5", quantizer, false);
   seen = seen_by_h5py(folder / "q.h5");
-  CHECK_SEEN("/@recipe nuq2-1%:share=head");
+  CHECK_SEEN("/@recipe nuq2-1%:share=head,qnorm");
   CHECK_SEEN("/@rope_rotary_dim 4");
   CHECK_SEEN(line("/fingerprints", "<u8", "[3]", quantizer.fingerprints));
   for (int layer = 0; layer < kShape.layers; ++layer) {
@@ -167,7 +167,7 @@ TEST_CASE("Files that h5py made from the published format are read") {
   CHECK(value.outlier_rate == 0.5);
 
   const QuantizerFile file = read_quantizer(written_by_h5py(folder, "quantizer"));
-  CHECK(file.quantizer.recipe == parse_recipe("nuq2"));
+  CHECK(file.quantizer.recipe == parse_recipe("nuq2:qnorm"));
   CHECK(file.fingerprints == std::vector<std::uint64_t>{5, std::uint64_t{1} << 63});
   CHECK(file.quantizer.layers[1].key.exponent == -1);
   CHECK(file.quantizer.layers[1].key.upper == ramp<float>(8, 11));

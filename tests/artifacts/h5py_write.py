@@ -68,8 +68,8 @@ def thresholds(file):
 
 def quantizer(file):
     rope(file)
-    file.attrs["recipe"] = "nuq2"
-    side = 'codebook = "nuq"\nbits = 2\n'
+    file.attrs["recipe"] = "nuq2:qnorm"
+    side = 'codebook = "nuq"\nbits = 2\nqnorm = true\n'
     file.attrs["recipe_toml"] = f"sinks = 1\n[key]\n{side}[value]\n{side}"
     file["fingerprints"] = numpy.array([5, 2**63], "<u8")
     for layer in range(LAYERS):

@@ -111,7 +111,7 @@ TEST_CASE("Mistakes in a long form are named with place, value and what is known
   CHECK_THAT(message(toml("codebook = \"nuk\"\nbits = 3\n")),
              ContainsSubstring("'nuk'") && ContainsSubstring("nuq, int, nf"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 9\n")), ContainsSubstring("9") && ContainsSubstring("1 to 8"));
-  CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = \"3\"\n")), ContainsSubstring("must be an integer"));
+  CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = \"3\"\n")), ContainsSubstring("must be a finite number"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\noutliers = nan\n")), ContainsSubstring("finite"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\noutliers = -1e-3\n")), ContainsSubstring("-0.001"));
   CHECK_THAT(message(toml("codebook = \"nuq\"\nbits = 3\nqnorm = 1\n")), ContainsSubstring("true or false"));

@@ -258,6 +258,15 @@ TEST_CASE("Values that make no sense are refused with dataset and position") {
   CHECK_THAT(changed(quantizer, "/layers/02/value/centroids", 1, -3.0f),
              ContainsSubstring("not sorted") && ContainsSubstring("[0, 1]"));
   CHECK_THAT(changed(quantizer, "/layers/02/value/decoded", 1, kNaN), ContainsSubstring("decoded"));
+  CHECK_THAT(changed(quantizer, "/layers/02/key/decoded", 1, 0.125f), ContainsSubstring("/layers/02/key/decoded") &&
+                                                                          ContainsSubstring("0.125 at [0, 1]") &&
+                                                                          ContainsSubstring("Q-Norm only"));
+  const Kind with_qnorm = {"quantizer",
+                           [](const auto& path) { write_quantizer(path, sample_quantizer("nuq2:qnorm"), true); },
+                           read_whole_quantizer};
+  CHECK(changed(with_qnorm, "/layers/02/value/decoded", 1, -0.25f) == "");
+  CHECK_THAT(changed(with_qnorm, "/layers/02/value/decoded", 1, 9.0f),
+             ContainsSubstring("/layers/02/value/decoded") && ContainsSubstring("not sorted"));
   CHECK_THAT(changed(quantizer, "/layers/01/key/lower", 3, 99.0f),
              ContainsSubstring("above") && ContainsSubstring("[0, 3]"));
   CHECK_THAT(changed(thresholds, "/sets/00/key_post/upper", 13, kNaN), ContainsSubstring("[1, 0, 1]"));

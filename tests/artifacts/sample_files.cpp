@@ -58,7 +58,7 @@ QuantizerFile sample_quantizer(const std::string& recipe) {
         Codebook codebook = uniform_codebook(tensor.recipe.bits);
         codebook.centroids[0] -= 0.01f * static_cast<float>(book + layer);
         codebook.decoded = codebook.centroids;
-        codebook.decoded.back() += 0.5f;
+        if (tensor.recipe.qnorm) codebook.decoded.back() += 0.5f;
         tensor.codebooks.push_back(codebook);
       }
       tensor.exponent = side == Side::Key ? -9 : 3;

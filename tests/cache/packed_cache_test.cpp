@@ -4,8 +4,6 @@
 #include <string>
 #include <vector>
 
-#include <ATen/ops/cat.h>
-
 #include "cache/packed_support.h"
 #include "support/catch.h"
 
@@ -18,21 +16,6 @@ using namespace kvq::test;
 namespace {
 
 constexpr std::int64_t kTokens = 150;
-
-/// Appends a window in parts of the given sizes, all layers in turn; the results of the last layer.
-at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>& window,
-               const std::vector<std::int64_t>& parts) {
-  std::vector<at::Tensor> results;
-  std::int64_t first = 0;
-  for (const std::int64_t count : parts) {
-    for (const AttentionInput& layer : window) {
-      const at::Tensor result = cache.attend(part_of(layer, first, count));
-      if (&layer == &window.back()) results.push_back(result);
-    }
-    first += count;
-  }
-  return at::cat(results, 0);
-}
 
 std::vector<AttentionInput> random_window(const KvShape& shape, std::int64_t tokens, std::uint64_t seed) {
   Rng rng(seed);
@@ -200,6 +183,11 @@ TEST_CASE("What is no cache is refused, and so are other shapes") {
       kind_of([&] { PackedCache(random_quantizer("int4:range=window", shape, 1), 1); });
   CHECK(window_kind == ErrorKind::Usage);
   CHECK_THAT(window_text, ContainsSubstring("range=window"));
+  for (const char* recipe : {"K=nuq2:widths=pair/V=nuq2", "nuq2:levels=5", "nuq2:rotate=hadamard"}) {
+    const auto [refused_kind, refused_text] = kind_of([&] { PackedCache(random_quantizer(recipe, shape, 1), 1); });
+    CHECK(refused_kind == ErrorKind::Usage);
+    CHECK_THAT(refused_text, ContainsSubstring("--cache simulated"));
+  }
   CHECK(kind_of([&] { PackedCache(random_quantizer("none", shape, 1), 1); }).first == ErrorKind::Usage);
   auto other = random_quantizer("int4", shape, 1);
   other->layers.clear();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <kvq/cache/packed_sequence.h>
@@ -33,6 +34,18 @@ inline Codebook random_codebook(const SideRecipe& recipe, Rng& rng) {
     book.decoded.push_back(recipe.qnorm ? 1.1f * centroid - 0.03f : centroid);
   }
   return book;
+}
+
+/// Made-up tables of feedback: channels in reverse, each error passed on in small parts.
+inline void add_feedback(SideQuantizer& side) {
+  const int dim = side.head_dim;
+  for (int row = 0; row < side.width(); ++row) {
+    side.feedback.order.push_back(dim - 1 - row % dim);
+    for (int column = 0; column < dim; ++column) {
+      side.feedback.updates.push_back(column > row % dim ? 0.2f / static_cast<float>(column) : 0.0f);
+      side.feedback.hessian.push_back(column == row % dim ? 1.25f : 0.25f);
+    }
+  }
 }
 
 /// Thresholds that leave about `rate` of the values of random_values outside; one channel in 8 is constant.
@@ -62,6 +75,7 @@ inline std::shared_ptr<Quantizer> random_quantizer(const std::string& recipe, co
         }
         side.outlier_rate = side.recipe.outliers > 0.0 ? 0.8 * rate : 0.0;  // less than there are: blocks overflow
       }
+      if (side.recipe.rounding.uses_blocks()) add_feedback(side);
     }
     quantizer->layers.push_back(parts);
   }
@@ -158,10 +172,26 @@ inline const std::vector<std::string>& many_recipes() {
                                                    "int4-2%:rope=post,sink=3",
                                                    "K=nuq3-2%:cap=4%/V=nuq2-2%:share=head",
                                                    "K=nuq5-2%/V=nuq1",
+                                                   "nuq2-2%:feedback,icm=2",
                                                    "K=nuq2/V=nuq6-2%",
                                                    "int3-2%:value=channel,sink=2",
                                                    "int2-40%"};
   return recipes;
+}
+
+/// Appends a window in parts of the given sizes, all layers in turn; the results of the last layer.
+inline at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>& window,
+                      const std::vector<std::int64_t>& parts) {
+  std::vector<at::Tensor> results;
+  std::int64_t first = 0;
+  for (const std::int64_t count : parts) {
+    for (const AttentionInput& layer : window) {
+      const at::Tensor result = cache.attend(part_of(layer, first, count));
+      if (&layer == &window.back()) results.push_back(result);
+    }
+    first += count;
+  }
+  return at::cat(results, 0);
 }
 
 }  // namespace kvq::test

@@ -239,7 +239,7 @@ TEST_CASE("A query sees a token exact until it is quantized, and quantized from 
   CHECK(first_damage("int1:sink=4,recent=10") == 14);
   CHECK(first_damage("int1:sink=0,flush=16") == 15);
   CHECK(first_damage("int1:sink=0,flush=16,recent=5") == 20);
-  CHECK(first_damage("int1:sink=20,flush=16") == 31);
+  CHECK(first_damage("int1:sink=12,flush=8") == 15);
   CHECK(first_damage("int1:sink=0,key=channel-group,value=channel-group,group=32") == 31);
   CHECK(first_damage("int1:sink=0,recent=40") == kTokens);
 }

@@ -17,6 +17,7 @@
 #include <kvq/core/half.h>
 #include <kvq/core/rng.h>
 #include <kvq/model/rope.h>
+#include <kvq/quant/encoder.h>
 
 using namespace kvq;
 
@@ -287,4 +288,41 @@ TEST_CASE("What is counted are the exact values that were seen") {
   cache.reset();
   run(cache, window, {kTokens});
   CHECK(cache.footprint().outliers - calm.outliers == (64 * 16 - 32) / 8 * 28);
+}
+
+TEST_CASE("Only the parts asked for are quantized") {
+  const auto window = random_window(5);
+  const auto quantizer = make_quantizer("int2");
+  ExactAttention exact(kShape, rope_params());
+  const at::Tensor unquantized = run(exact, window, {kTokens}, 1);
+  const auto with = [&](const CacheParts& parts) {
+    SimulatedCache cache(quantizer, 1, parts);
+    return run(cache, window, {kTokens}, 1);
+  };
+  CHECK(with({{0}, std::nullopt}).equal(unquantized));
+  CHECK(with({{1}, std::nullopt}).equal(with({})));
+  const at::Tensor keys = with({{1}, Side::Key}), values = with({{}, Side::Value});
+  CHECK_FALSE(keys.equal(unquantized));
+  CHECK_FALSE(values.equal(unquantized));
+  CHECK_FALSE(keys.equal(values));
+
+  // By hand: exact keys with quantized values are the exact backend on what a round trip leaves.
+  auto by_hand = window;
+  at::Tensor value = window[1].value.clone();
+  std::span<float> all(value.mutable_data_ptr<float>(), static_cast<std::size_t>(value.numel()));
+  const SideEncoder encoder(quantizer->layers[1].value);
+  const auto sink = static_cast<std::size_t>(kShape.width());
+  encoder.round_exact(all.first(sink));
+  encoder.round_trip(all.subspan(sink), 1);
+  by_hand[1].value = value;
+  exact.reset();
+  CHECK(run(exact, by_hand, {kTokens}, 1).equal(values));
+  try {
+    with({{2}, std::nullopt});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Usage);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("layer 2") && ContainsSubstring("0 to 1"));
+  }
+  CHECK_THROWS_AS(make_cache(CacheKind::Packed, quantizer, 1, {{0}, std::nullopt}), Error);
 }

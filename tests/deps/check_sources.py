@@ -25,6 +25,7 @@ MAY_INCLUDE = {
     "lib/artifacts": {"core", "config", "quant"},
     "lib/model": {"core", "formats"},
     "lib/cache": {"core", LAYOUT, "quant", "model"},
+    "lib/cuda": {"core", LAYOUT, "kernels/cuda", "quant", "model", "cache"},
     "lib/calib": {"core", "stats", "text", "model", "artifacts"},
     "lib/fit": {"core", "stats", "quant", "artifacts"},
     "lib/eval": {"core", "stats", "text", "quant", "model", "cache", "fit", "artifacts", "report"},
@@ -38,7 +39,7 @@ ONLY_IN = {
     r"zlib\.h": {"lib/artifacts"},
     r"spdlog/.*": {"apps/common"},
     r"CLI/.*": {"apps"},
-    r"(ATen|c10|caffe2|torch)/.*": {"lib/model", "lib/cache", "lib/calib", "lib/eval"},
+    r"(ATen|c10|caffe2|torch)/.*": {"lib/model", "lib/cache", "lib/cuda", "lib/calib", "lib/eval"},
 }
 NOT_IN_HEADERS = {
     r"nlohmann/(?!json_fwd\.hpp).*": "a header may include nlohmann/json_fwd.hpp only",
@@ -133,7 +134,7 @@ def check_links(source):
         path = source / folder / "CMakeLists.txt"
         if not path.is_file():
             continue
-        match = re.search(r"kvq_module\([^)]*?\bLINK\s+([^)]*?)(?:\b(?:PRIVATE|PUBLIC|FOLDER)\b|\))", path.read_text(), re.DOTALL)
+        match = re.search(r"kvq_module\([^)]*?\bLINK\s+([^)]*?)(?:\b(?:PRIVATE|PUBLIC|FOLDER|PRECOMPILE|PRECOMPILED_BY)\b|\))", path.read_text(), re.DOTALL)
         linked = {KERNELS.get(name, name) for name in match.group(1).split()} if match else set()
         for name in sorted(linked - allowed):
             yield f"{folder}/CMakeLists.txt: links {name}, which the table of DESIGN, section 4, does not allow"

@@ -7,6 +7,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/eval/passkey.h>
+#include <kvq/eval/plan.h>
 
 using namespace kvq;
 using kvq::test::ByteTokenizer;
@@ -115,6 +116,23 @@ TEST_CASE("Every cache answers the same prompts, and the unquantized one as a qu
     CHECK(cell.prompt_tokens <= cell.length);
     CHECK(cell.prompt_tokens > cell.length - 92);
   }
+}
+
+TEST_CASE("The plan of a retrieval counts every prompt and the caches side by side") {
+  const FakeModel model(257);
+  PasskeyOptions options;
+  options.lengths = {500, 1000, 700};
+  options.depths = {0.1, 0.9};
+  options.trials = 4;
+  const PasskeyPlan plan = plan_passkey(model.config(), Dtype::Fp32, options, 3);
+  CHECK(plan.prompts == 24);
+  CHECK(plan.seconds > 0);
+  // One more cache: keys and values of two layers of eight channels, and 16 channels of residual stream, at the
+  // longest.
+  CHECK(plan_passkey(model.config(), Dtype::Fp32, options, 4).peak_memory_bytes - plan.peak_memory_bytes ==
+        1000 * (2 * 2 * 8 + 16) * 4);
+  options.lengths = {1000};
+  CHECK(plan_passkey(model.config(), Dtype::Fp32, options, 3).peak_memory_bytes == plan.peak_memory_bytes);
 }
 
 TEST_CASE("A model that repeats the key is seen to find it") {

@@ -212,12 +212,12 @@ TEST_CASE("A resumed evaluation gives the numbers of an uninterrupted one") {
   model.layer_calls = 0;
   const PerplexityReport resumed = evaluate_perplexity(model, windows, quantizers, &journal, quiet_context());
   CHECK(resumed.resumed == 2);
-  CHECK(model.layer_calls == 3 * 4);
+  CHECK(model.layer_calls == 3 * 4 + 2);
   check_same_numbers(resumed, whole);
 
   const PerplexityReport again = evaluate_perplexity(model, windows, quantizers, &journal, quiet_context());
   CHECK(again.resumed == 5);
-  CHECK(model.layer_calls == 3 * 4);
+  CHECK(model.layer_calls == 3 * 4 + 2 + 2);
   check_same_numbers(again, whole);
 }
 
@@ -231,6 +231,20 @@ TEST_CASE("A quantizer of another shape is refused with both shapes") {
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Mismatch);
     CHECK_THAT(std::string(error.what()), ContainsSubstring("3 layers") && ContainsSubstring("has 2"));
+  }
+}
+
+TEST_CASE("A quantizer of another rotary embedding is refused with both") {
+  FakeModel model;
+  RopeParams other = model.config().rope;
+  other.theta = 12345.0;
+  try {
+    evaluate_perplexity(model, random_windows(1, 10, 24), {per_token(model.config().kv, other, kInt4)}, nullptr,
+                        quiet_context());
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Mismatch);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("theta 12345") && ContainsSubstring("theta 10000"));
   }
 }
 
@@ -265,4 +279,52 @@ TEST_CASE("The baseline's loss of the tiny models equals transformers'") {
     CHECK(report.results[1].kl_mean > 0);
     CHECK(report.results[1].kl_mean < 1e-2);
   }
+}
+
+TEST_CASE("Means by position: half octaves that cover every prediction once, and add up to the mean") {
+  const auto edges = position_edges_of(2047);
+  CHECK(edges.front() == 0);
+  CHECK(edges.back() == 2047);
+  CHECK(std::is_sorted(edges.begin(), edges.end()));
+  CHECK(std::adjacent_find(edges.begin(), edges.end()) == edges.end());
+  CHECK((position_edges_of(1) == std::vector<std::int64_t>{0, 1}));
+  CHECK((position_edges_of(10) == std::vector<std::int64_t>{0, 1, 2, 3, 4, 6, 8, 10}));
+
+  FakeModel model;
+  const auto windows = random_windows(3, 40, 24);
+  const PerplexityReport report = evaluate_perplexity(
+      model, windows, {per_token(model.config().kv, model.config().rope, kInt2)}, nullptr, quiet_context());
+  for (const VariantResult& result : report.results) {
+    REQUIRE(result.position_nll.size() + 1 == report.position_edges.size());
+    double nll = 0, kl = 0;
+    for (std::size_t interval = 0; interval < result.position_nll.size(); ++interval) {
+      const auto tokens = static_cast<double>(report.position_edges[interval + 1] - report.position_edges[interval]);
+      nll += result.position_nll[interval] * tokens / 39;
+      kl += result.position_kl[interval] * tokens / 39;
+    }
+    CHECK(nll == Approx(result.nll).epsilon(1e-6));
+    CHECK(kl == Approx(result.kl_mean).epsilon(1e-6).margin(1e-9));
+  }
+}
+
+TEST_CASE("One layer or side quantized by itself is no cache, and all parts together are the whole") {
+  FakeModel model;
+  const auto windows = random_windows(2, 30, 24);
+  NamedQuantizer whole = per_token(model.config().kv, model.config().rope, kInt2), all = whole, first = whole,
+                 last = whole, none = whole;
+  all.parts.layers = {0, 1};
+  first.parts = {{0}, Side::Key};
+  last.parts = {{1}, std::nullopt};
+  const PerplexityReport report =
+      evaluate_perplexity(model, windows, {whole, all, first, last}, nullptr, quiet_context());
+  CHECK(report.results[1].window_nll == report.results[2].window_nll);
+  CHECK(report.results[1].counted);
+  for (std::size_t part = 2; part < 5; ++part) CHECK_FALSE(report.results[part].counted);
+  for (std::size_t part = 3; part < 5; ++part) {
+    CHECK(report.results[part].kl_mean > 0);
+    CHECK(report.results[part].window_nll != report.results[1].window_nll);
+  }
+  // What a shared beginning saves changes nothing: a run of the last layer alone, without the others beside it.
+  const PerplexityReport alone = evaluate_perplexity(model, windows, {last}, nullptr, quiet_context());
+  CHECK(alone.results[1].window_nll == report.results[4].window_nll);
 }

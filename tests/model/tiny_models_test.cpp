@@ -100,7 +100,7 @@ TEST_CASE("Layers arrive last to first, each once") {
 
 TEST_CASE("A window handed over by 1, 7 or all tokens at once gives the same hidden states") {
   const at::NoGradGuard no_grad;
-  for (const std::string& variant : {"mha-tied", "gqa-bias", "mqa"}) {
+  for (const std::string variant : {"mha-tied", "gqa-bias", "mqa"}) {
     INFO(variant);
     const auto model = load_model(gguf_file(variant), {});
     std::vector<std::int32_t> ids;

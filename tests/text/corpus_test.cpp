@@ -6,6 +6,7 @@
 #include "support/temp_dir.h"
 
 #include <kvq/core/error.h>
+#include <kvq/core/plural.h>
 #include <kvq/text/corpus.h>
 #include <kvq/text/utf8.h>
 
@@ -195,8 +196,8 @@ TEST_CASE("Text shorter than one window is refused with both numbers") {
              ContainsSubstring("my text.txt: the text has 5 tokens"));
   for (const std::int64_t length : {0, 1, 7}) {
     const auto message = error_of(ErrorKind::Input, [&] { sequential_windows({stream(length)}, 8, false, -1, 0); });
-    CHECK_THAT(message, ContainsSubstring("the text has " + std::to_string(length) +
-                                          " tokens; one window of --seqlen 8 needs 8"));
+    CHECK_THAT(message,
+               ContainsSubstring("the text has " + plural(length, "token") + "; one window of --seqlen 8 needs 8"));
   }
   CHECK_THAT(error_of(ErrorKind::Input,
                       [] {

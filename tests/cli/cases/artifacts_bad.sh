@@ -31,6 +31,17 @@ for what in newer incomplete unmarked nan shorter; do
   change "$thresholds" bad.h5 "${!what}"
   refused bad.h5 kvq-fit --calib "$calib" --thresholds bad.h5 --recipe nuq3-1% -o out.h5
 done
+change "$quantizer" bad.h5 'file.attrs["rope_theta"] = 12345.0'
+for command in "perplexity --text $evaluation_text --seqlen 64" passkey; do
+  # shellcheck disable=SC2086  # several words
+  refused "theta 12345" kvq-eval $command --model "$model" --quantizer bad.h5
+done
+change "$quantizer" bad.h5 '
+for data in datasets(file):
+    if data.name.endswith("decoded"):
+        data[...] = data[...] * 1.5; break
+else: sys.exit("no decoded")'
+refused "Q-Norm only" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5
 change "$quantizer" bad.h5 "$newer"
 refused 9.0 kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5
 change "$quantizer" bad.h5 '

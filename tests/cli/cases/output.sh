@@ -43,7 +43,7 @@ is_json report/report.json
 # A report beside other files is fine; an empty folder of the user's stays when a run is refused.
 mkdir mine && echo keep >mine/note
 runs "${perplexity[@]}" -o mine
-[[ $(ls mine) == $'note\nreport.json\nreport.md' ]] || problem "mine: $(ls mine)"
+[[ $(ls mine) == $'note\nreport.csv\nreport.html\nreport.json\nreport.md' ]] || problem "mine: $(ls mine)"
 mkdir empty
 refused none.h5 "${perplexity[@]}" -o empty --quantizer none.h5
 [[ -d empty ]] || problem "the user's empty folder was removed"

@@ -13,7 +13,7 @@ runs kvq-eval perplexity --model "$model" --text evaluation.txt --seqlen 64 --ma
 grep -q '^cache ' "$out" || problem "no table"
 tail -n 1 "$out" | grep -q '^Recommendation: ' || problem "the last line is no recommendation"
 is_json report/report.json
-[[ $(ls -A report) == $'report.json\nreport.md' ]] || problem "report: $(ls -A report)"
+[[ $(ls -A report) == $'report.csv\nreport.html\nreport.json\nreport.md' ]] || problem "report: $(ls -A report)"
 [[ $(json report/report.json "[row['name'] for row in report['results']]") == "['none', 'int4', 'nuq3-1%', 'nuq2-5%']" ]] ||
   problem "names in report.json"
 [[ $(json report/report.json "report['windows'], report['seqlen'], report['model'], report['text']") == \

@@ -17,10 +17,9 @@ for command in fisher threshold fit perplexity passkey; do
   grep -q "^kvq-[a-z]*: " "$err" || problem "$command -v says nothing"
   if grep -q $'\033' "$err"; then problem "$command draws on a stderr that is no terminal"; fi
 done
-for command in fisher threshold fit perplexity; do
+for command in fisher threshold fit perplexity passkey; do
   declare -n words=$command
-  output=()
-  [[ $command == p* ]] || output=(-o "plan-$command.h5")
+  output=(-o "plan-$command.h5")
   runs "${words[@]}" "${output[@]}" --dry-run
   [[ -s $out ]] || problem "$command --dry-run prints no plan"
   runs "${words[@]}" "${output[@]}" --dry-run --json
@@ -29,6 +28,9 @@ for command in fisher threshold fit perplexity; do
 done
 runs "${fisher[@]}" -o plan.h5 --dry-run --json
 [[ $(json "$out" "report['tokens'] > 1000 and 'plan' in report") == True ]] || problem "kvq-fisher --dry-run --json"
+runs "${passkey[@]}" --trials 3 --dry-run --json
+[[ $(json "$out" "report['prompts'] == 3 and report['caches'] == 1 and report['memory_bytes'] > 1e5 and report['seconds'] >= 0") == True ]] ||
+  problem "kvq-eval passkey --dry-run --json: $(cat "$out")"
 runs "${perplexity[@]}" --dry-run --json
 [[ $(json "$out" "report['windows'] >= 1 and report['caches'] == 2 and report['memory_bytes'] > 1e5 and report['seconds'] >= 0") == True ]] ||
   problem "kvq-eval perplexity --dry-run --json: $(cat "$out")"

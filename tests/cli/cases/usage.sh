@@ -9,17 +9,22 @@ for tool in kvq-fisher kvq-threshold kvq-fit kvq-eval "kvq-eval perplexity" "kvq
   # shellcheck disable=SC2086  # two words
   refused required $tool
 done
+# Options that all tools share come from one place: each tool must have them, one is tried with everything. (A tool takes
+# a third of a second to start, since libtorch is large, so a product of tools and mistakes would take minutes.)
 for command in "${fisher[*]}" "${threshold[*]}" "${fit[*]} --recipe int4" "${perplexity[*]}" "${passkey[*]}"; do
   read -ra words <<<"$command"
   refused --no-such-option "${words[@]}" --no-such-option
   refused stray "${words[@]}" stray
   refused --threads "${words[@]}" --threads 0
+  refused no/such/../folder/log "${words[@]}" --log-file /proc/no/such/../folder/log
+done
+for command in "${threshold[*]}" "${passkey[*]}"; do  # with and without a subcommand
+  read -ra words <<<"$command"
   refused --threads "${words[@]}" --threads -1
   refused --threads "${words[@]}" --threads many
   refused --threads "${words[@]}" --threads
   refused --threads "${words[@]}" --threads 1 --threads 2
   refused --log-file "${words[@]}" --log-file ""
-  refused no/such/../folder/log "${words[@]}" --log-file /proc/no/such/../folder/log
 done
 refused no-such-command kvq-eval no-such-command
 
@@ -67,6 +72,6 @@ refused --trials "${passkey[@]}" --trials 0
 refused fp32 "${fisher[@]}" --dtype fp16
 refused window "${fisher[@]}" --bos maybe
 refused layer "${fisher[@]}" --recompute never
-refused packed "${perplexity[@]}" --cache cuda
+refused packed "${perplexity[@]}" --cache gpu
 refused fp32 "${perplexity[@]}" --dtype int8
 refused chat "${passkey[@]}" --prompt xml

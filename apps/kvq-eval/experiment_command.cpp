@@ -1,0 +1,129 @@
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "common/loaded_model.h"
+#include "common/numbers.h"
+#include "kvq-eval/commands.h"
+#include "kvq-eval/experiment_run.h"
+#include "kvq-eval/report_folder.h"
+
+#include <kvq/cache/kv_cache.h>
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+#include <kvq/text/corpus.h>
+
+namespace kvq::apps {
+
+namespace {
+
+struct ExperimentOptions : ModelArguments {
+  std::filesystem::path file, output;
+  std::vector<std::string> calibration_text, text;
+  std::string cache = "simulated";
+  std::int64_t windows = 0, samples = 0;
+  double max_kl = 0.1;
+  bool discard_calibrations = false;
+};
+
+std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, const char* flag) {
+  std::vector<LabelledText> texts;
+  for (const std::string& argument : arguments) {
+    const TextArgument parsed = TextArgument::parse(argument);
+    for (const LabelledText& other : texts) {
+      if (other.label == parsed.domain)
+        fail(ErrorKind::Usage, fmt::format("{} {}: the label '{}' is given twice", flag, argument, parsed.domain));
+    }
+    texts.push_back({parsed.domain, parsed.path, read_text(parsed).sha256});
+  }
+  return texts;
+}
+
+void print_remaining(const Remaining& remaining, bool json) {
+  if (json) {
+    print_result(nlohmann::ordered_json({{"cells", remaining.cells},
+                                         {"finished_cells", remaining.finished_cells},
+                                         {"commands", remaining.commands}})
+                     .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  std::string text =
+      fmt::format("{} cells, {} of them finished; still to be run:\n", remaining.cells, remaining.finished_cells);
+  for (const std::string& command : remaining.commands) text += "    " + command + "\n";
+  print_result(text);
+}
+
+void run(const Tool& tool, const ExperimentOptions& options, RunContext& context) {
+  ExperimentConfig config = read_experiment(options.file);
+  if (options.windows > 0) config.windows = options.windows;
+  if (options.samples > 0) {
+    for (CalibrationConfig& calibration : config.calibrations) calibration.samples = options.samples;
+  }
+  ExperimentInputs inputs;
+  inputs.model = options.model;
+  inputs.dtype = options.dtype;
+  inputs.bos = options.bos;
+  inputs.cache = options.cache;
+  inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text");
+  inputs.texts = read_texts(options.text, "--text");
+  inputs.model_sha256 = open_model(options, context).model->sha256();  // and closed again: the tools open it themselves
+
+  const ExperimentPlan plan = plan_experiment(config, inputs, options.output);
+  const ExperimentRun experiment{
+      config, inputs, plan, options.output, tool.common().quiet, options.discard_calibrations};
+  if (tool.common().dry_run) return print_remaining(remaining_steps(experiment), tool.common().json);
+  if (options.output.empty()) fail(ErrorKind::Usage, "-o is missing: the folder for results and reports");
+  // The report is made anew whenever a cell was: what counts are the cells, which are never replaced.
+  ReportFolder folder(options.output, true);
+  ReportDocument document = run_experiment(experiment, context);
+  document.max_kl = options.max_kl;
+  document.commands.insert(document.commands.begin(), tool.command_line());
+  folder.write(document);
+  if (tool.common().json) return print_result(document_json(document));
+  std::string text;
+  for (const Evaluation& evaluation : document.evaluations) {
+    if (document.evaluations.size() > 1)
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", evaluation.subject.text);
+    text += to_text(perplexity_table(evaluation.report));
+  }
+  if (!document.claims.empty()) text += "\n" + to_text(claims_table(document));
+  print_result(text);
+}
+
+}  // namespace
+
+Command experiment_command(Tool& tool) {
+  auto options = std::make_shared<ExperimentOptions>();
+  CLI::App* command =
+      tool.app().add_subcommand("experiment", "Calibrates, fits and judges all cells of configs/experiments/NAME.toml");
+  command->add_option("file", options->file, "the experiment: a TOML file")->required();
+  add_model_options(*command, *options);
+  command
+      ->add_option("--calibration-text", options->calibration_text,
+                   "text to calibrate on, [LABEL=]PATH; repeat for several")
+      ->expected(1)
+      ->take_all();
+  command->add_option("--text", options->text, "text to judge on, [LABEL=]PATH; repeat for several")
+      ->required()
+      ->expected(1)
+      ->take_all();
+  command->add_option("--cache", options->cache, "how quantized caches are run: simulated, packed or cuda")
+      ->check(CLI::IsMember(cache_kind_names()))
+      ->capture_default_str();
+  command->add_option("--windows", options->windows, "windows of each text, instead of the experiment's own number")
+      ->check(whole_number(1, 1 << 30));
+  command
+      ->add_option("--samples", options->samples,
+                   "sequences of every calibration, instead of the experiment's own numbers")
+      ->check(whole_number(1, 1 << 30));
+  command->add_flag("--discard-calibrations", options->discard_calibrations,
+                    "remove calibration files, which are large, once their quantizers are made");
+  command->add_option("--max-kl", options->max_kl, "mean KL, in nats, that the recommended recipe may cost")
+      ->check(real_number(0, 1e9, "a divergence in nats"))
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "folder for all results; what is there already is used");
+  tool.add_common(*command, {.force = false});
+  return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
+}
+
+}  // namespace kvq::apps

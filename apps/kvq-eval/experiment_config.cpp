@@ -1,0 +1,131 @@
+#include "kvq-eval/experiment_config.h"
+
+#include <set>
+
+#include <fmt/format.h>
+
+#include <kvq/artifacts/recipe_toml.h>
+#include <kvq/config/toml_table.h>
+#include <kvq/core/error.h>
+
+namespace kvq::apps {
+
+namespace {
+
+std::string needed_text(const TomlTable& table, const std::string& key, const std::string& what) {
+  const auto value = table.text(key);
+  if (!value || value->empty()) table.refuse(key, "is missing: " + what);
+  return *value;
+}
+
+std::int64_t whole(const TomlTable& table, const std::string& key, std::int64_t otherwise, std::int64_t least) {
+  const std::int64_t value = table.integer(key).value_or(otherwise);
+  if (value < least || value > (std::int64_t{1} << 30))
+    table.refuse(key, fmt::format("is {}; {} to {} are possible", value, least, 1 << 30));
+  return value;
+}
+
+CalibrationConfig read_calibration(const TomlTable& table) {
+  CalibrationConfig calibration;
+  calibration.name = table.text("name").value_or("");
+  calibration.texts = table.texts("texts").value_or(std::vector<std::string>{});
+  calibration.samples = whole(table, "samples", calibration.samples, 1);
+  calibration.seqlen = whole(table, "seqlen", calibration.seqlen, 2);
+  calibration.seed = static_cast<std::uint64_t>(whole(table, "seed", 0, 0));
+  table.reject_unknown();
+  return calibration;
+}
+
+CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder,
+                     const std::set<std::string>& calibrations) {
+  CellConfig cell;
+  const auto recipes = table.texts("recipes");
+  if (!recipes) table.refuse("recipes", "is missing: short forms, or TOML files beside this one");
+  for (const std::string& text : *recipes) {
+    try {
+      cell.recipes.push_back(resolve_recipe(text.ends_with(".toml") ? (folder / text).string() : text));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Usage) throw;
+      table.refuse("recipes", fmt::format("holds '{}': {}", text, error.what()));
+    }
+    if (!cell.recipes.back().quantized) table.refuse("recipes", "holds 'none', which every report has anyway");
+  }
+  cell.calibrations = table.texts("calibrations").value_or(std::vector<std::string>{});
+  for (const std::string& name : cell.calibrations) {
+    if (calibrations.contains(name)) continue;
+    std::string list;
+    for (const std::string& known : calibrations) list += (list.empty() ? "" : ", ") + known;
+    table.refuse("calibrations", fmt::format("holds '{}'; known: {}", name, list));
+  }
+  cell.texts = table.texts("texts").value_or(std::vector<std::string>{});
+  cell.only_layers = table.text("only-layers").value_or("");
+  cell.only_side = table.text("only-side").value_or("");
+  if (!cell.only_side.empty() && cell.only_side != "key" && cell.only_side != "value" && cell.only_side != "each")
+    table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", cell.only_side));
+  table.reject_unknown();
+  return cell;
+}
+
+/// Names of all wholly quantized caches in the report.
+std::set<std::string> cache_names(const ExperimentConfig& config) {
+  std::set<std::string> names;
+  for (const CellConfig& cell : config.cells) {
+    if (!cell.only_layers.empty() || !cell.only_side.empty()) continue;
+    for (const Recipe& recipe : cell.recipes) {
+      for (const CalibrationConfig& calibration : config.calibrations)
+        names.insert(short_form(recipe) +
+                     (config.calibrations.size() > 1 ? fmt::format(" ({})", calibration.name) : ""));
+    }
+  }
+  return names;
+}
+
+/// A cache as the report will call it: the recipe in its canonical form, "(CALIBRATION)" behind it as it is.
+std::string cache_name(const TomlTable& table, const std::string& key) {
+  const std::string text =
+      needed_text(table, key, "the name of a cache: a recipe, with (CALIBRATION) behind it where there are several");
+  const std::size_t end = text.find(" (");
+  try {
+    return short_form(parse_recipe(text.substr(0, end))) + (end == std::string::npos ? "" : text.substr(end));
+  } catch (const Error& error) {
+    table.refuse(key, fmt::format("is '{}': {}", text, error.what()));
+  }
+}
+
+}  // namespace
+
+ExperimentConfig read_experiment(const std::filesystem::path& path) {
+  const TomlTable table = TomlTable::read(path);
+  ExperimentConfig config;
+  config.title = needed_text(table, "title", "what the report is called");
+  config.question = needed_text(table, "question", "what the experiment asks");
+  config.seqlen = whole(table, "seqlen", config.seqlen, 2);
+  config.windows = whole(table, "windows", config.windows, 1);
+  std::set<std::string> names;
+  const std::vector<TomlTable> calibrations = table.tables("calibration");
+  for (const TomlTable& calibration : calibrations) {
+    config.calibrations.push_back(read_calibration(calibration));
+    const std::string& name = config.calibrations.back().name;
+    if (calibrations.size() > 1 && name.empty())
+      calibration.refuse("name", "is missing: several calibrations are told apart by it");
+    if (!names.insert(name).second) calibration.refuse("name", fmt::format("'{}' stands for two calibrations", name));
+  }
+  if (config.calibrations.empty()) config.calibrations.emplace_back();
+  for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
+  if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
+  const std::set<std::string> known = cache_names(config);
+  for (const TomlTable& claim : table.tables("claim")) {
+    config.claims.push_back(
+        {needed_text(claim, "statement", "what is claimed"), cache_name(claim, "better"), cache_name(claim, "worse")});
+    claim.reject_unknown();
+    for (const std::string& name : {config.claims.back().better, config.claims.back().worse}) {
+      if (!known.contains(name))
+        claim.refuse(name == config.claims.back().better ? "better" : "worse",
+                     fmt::format("is '{}', which no cell makes", name));
+    }
+  }
+  table.reject_unknown();
+  return config;
+}
+
+}  // namespace kvq::apps

@@ -1,0 +1,39 @@
+#pragma once
+// configs/experiments/*.toml: what an experiment asks, and the cells that answer it (docs/experiments.md).
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <kvq/eval/report.h>
+#include <kvq/quant/recipe.h>
+
+namespace kvq::apps {
+
+struct CalibrationConfig {
+  std::string name;
+  std::vector<std::string> texts;  ///< labels of --calibration-text; empty: all
+  std::int64_t samples = 16, seqlen = 2048;
+  std::uint64_t seed = 0;
+};
+
+/// Every recipe with every calibration on every text.
+struct CellConfig {
+  std::vector<Recipe> recipes;
+  std::vector<std::string> calibrations, texts;  ///< names and labels; empty: all
+  std::string only_layers, only_side;            ///< as on the command line; empty: all
+};
+
+struct ExperimentConfig {
+  std::string title, question;
+  std::int64_t seqlen = 2048, windows = 6;
+  std::vector<CalibrationConfig> calibrations;  ///< at least one
+  std::vector<CellConfig> cells;
+  std::vector<Claim> claims;
+};
+
+/// Throws Input, and Usage naming file, line and key.
+ExperimentConfig read_experiment(const std::filesystem::path& path);
+
+}  // namespace kvq::apps

@@ -1,0 +1,99 @@
+#include "kvq-eval/experiment_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include <kvq/artifacts/recipe_toml.h>
+#include <kvq/core/error.h>
+#include <kvq/core/hash.h>
+
+namespace kvq::apps {
+
+namespace {
+
+/// Long enough that two pieces of one folder never share it.
+constexpr std::size_t kKeyDigits = 20;
+
+std::string key_of(const std::string& identity) {
+  return sha256_of("kvq " KVQ_VERSION "\n" + identity).substr(0, kKeyDigits);
+}
+
+std::vector<LabelledText> chosen(const std::vector<std::string>& labels, const std::vector<LabelledText>& texts,
+                                 const char* flag) {
+  if (labels.empty()) return texts;
+  std::vector<LabelledText> result;
+  for (const std::string& label : labels) {
+    const auto found =
+        std::find_if(texts.begin(), texts.end(), [&](const LabelledText& text) { return text.label == label; });
+    if (found == texts.end()) {
+      std::string known;
+      for (const LabelledText& text : texts) known += (known.empty() ? "" : ", ") + text.label;
+      fail(ErrorKind::Usage, fmt::format("the experiment needs a text '{0}': {1} {0}=PATH; given: {2}", label, flag,
+                                         known.empty() ? "none" : known));
+    }
+    result.push_back(*found);
+  }
+  return result;
+}
+
+PlannedCalibration plan_calibration(const CalibrationConfig& config, const ExperimentInputs& inputs) {
+  PlannedCalibration calibration{config, chosen(config.texts, inputs.calibration_texts, "--calibration-text"), ""};
+  if (calibration.texts.empty()) fail(ErrorKind::Usage, "--calibration-text is missing: the text to calibrate on");
+  std::string identity =
+      fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
+                  inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
+  for (const LabelledText& text : calibration.texts) identity += fmt::format("text {} {}\n", text.label, text.sha256);
+  calibration.key = key_of(identity);
+  return calibration;
+}
+
+}  // namespace
+
+std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration) {
+  return folder / "calibrations" / (calibration.key + ".h5");
+}
+
+ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
+                               const std::filesystem::path& folder) {
+  ExperimentPlan plan;
+  for (const CalibrationConfig& calibration : config.calibrations) {
+    plan.calibrations.push_back(plan_calibration(calibration, inputs));
+    for (std::size_t earlier = 0; earlier + 1 < plan.calibrations.size(); ++earlier) {
+      if (plan.calibrations[earlier].key != plan.calibrations.back().key) continue;
+      fail(ErrorKind::Usage,
+           fmt::format("the calibrations '{}' and '{}' are the same: same texts, samples, window length and seed",
+                       plan.calibrations[earlier].config.name, calibration.name));
+    }
+  }
+  std::set<std::filesystem::path> known;
+  for (const CellConfig& cell : config.cells) {
+    const std::vector<LabelledText> texts = chosen(cell.texts, inputs.texts, "--text");
+    for (const LabelledText& text : texts) {
+      const auto text_index =
+          static_cast<std::size_t>(std::find_if(inputs.texts.begin(), inputs.texts.end(),
+                                                [&](const LabelledText& other) { return other.label == text.label; }) -
+                                   inputs.texts.begin());
+      for (std::size_t index = 0; index < plan.calibrations.size(); ++index) {
+        const PlannedCalibration& calibration = plan.calibrations[index];
+        const auto& wanted = cell.calibrations;
+        if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), calibration.config.name) == wanted.end())
+          continue;
+        for (const Recipe& recipe : cell.recipes) {
+          PlannedCell planned{recipe, index, text_index, cell.only_layers, cell.only_side, {}, {}};
+          planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          const std::string key = key_of(
+              fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
+                          calibration.key, recipe_to_toml(recipe), text.sha256, config.seqlen, config.windows,
+                          inputs.cache, cell.only_layers, cell.only_side));
+          planned.result = folder / "cells" / (key + ".json");
+          if (known.insert(planned.result).second) plan.cells.push_back(std::move(planned));
+        }
+      }
+    }
+  }
+  return plan;
+}
+
+}  // namespace kvq::apps

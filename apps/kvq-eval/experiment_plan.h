@@ -1,0 +1,55 @@
+#pragma once
+// What an experiment consists of, and where each piece lies in its folder. Every piece is named by a hash of all that
+// it depends on, so a piece that is there is the piece that is needed: editing one cell leaves the others' results in
+// use.
+//
+//   calibrations/KEY.h5        kvq-fisher        model, texts, samples, seed
+//   quantizers/KEY/SLUG.h5     kvq-fit           the calibration and the recipe
+//   cells/KEY.json             kvq-eval          the quantizer, the judged text, windows, parts, kind of cache
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kvq-eval/experiment_config.h"
+
+namespace kvq::apps {
+
+struct LabelledText {
+  std::string label;
+  std::filesystem::path path;
+  std::string sha256;
+};
+
+/// What does not come from the configuration.
+struct ExperimentInputs {
+  std::filesystem::path model;
+  std::string model_sha256, dtype, bos, cache;
+  std::vector<LabelledText> calibration_texts, texts;
+};
+
+struct PlannedCalibration {
+  CalibrationConfig config;
+  std::vector<LabelledText> texts;
+  std::string key;
+};
+
+struct PlannedCell {
+  Recipe recipe;
+  std::size_t calibration = 0, text = 0;  ///< index in the plan's calibrations, in the inputs' texts
+  std::string only_layers, only_side;
+  std::filesystem::path quantizer, result;  ///< files
+};
+
+struct ExperimentPlan {
+  std::vector<PlannedCalibration> calibrations;
+  std::vector<PlannedCell> cells;  ///< in the order of the configuration, each once
+};
+
+/// Throws Usage for a label that no text has, and for two calibrations that are the same.
+ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
+                               const std::filesystem::path& folder);
+
+std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);
+
+}  // namespace kvq::apps

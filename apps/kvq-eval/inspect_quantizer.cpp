@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/tool.h"
+#include "kvq-eval/inspection.h"
+
+#include <kvq/artifacts/quantizer_file.h>
+#include <kvq/artifacts/recipe_toml.h>
+#include <kvq/core/error.h>
+#include <kvq/quant/encoder.h>
+#include <kvq/quant/footprint.h>
+
+namespace kvq::apps {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kLengths[] = {2048, 32768};
+
+std::string levels_of(const SideQuantizer& side) {
+  if (side.codebooks.empty()) return "fixed";  // q4_0, q8_0, fp8
+  const std::vector<float>& levels = side.codebooks.front().centroids;
+  if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
+    return fmt::format("{} to {}", levels.size(), side.codebooks.back().centroids.size());
+  std::string text = fmt::format("{}", levels.size());
+  if (side.codebooks.size() > 1) text += fmt::format(" × {}", side.codebooks.size());
+  return text;
+}
+
+}  // namespace
+
+Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHead& head, Json& json) {
+  const QuantizerFile file = read_quantizer(path);
+  const Quantizer& quantizer = file.quantizer;
+  Inspection inspection;
+  add_provenance(inspection, json, file.provenance, quantizer.shape);
+  add_rope(inspection, json, quantizer.rope);
+  const std::string recipe = short_form(quantizer.recipe);
+  if (recipe != head.recipe)
+    fail(ErrorKind::Format,
+         fmt::format("{}: attribute 'recipe' says {}, 'recipe_toml' says {}", path.string(), head.recipe, recipe));
+  auto& facts = inspection.facts;
+  facts.emplace_back("recipe", recipe);
+  std::string toml = recipe_to_toml(quantizer.recipe);
+  toml.erase(toml.find_last_not_of('\n') + 1);
+  facts.emplace_back("", toml);
+  json["recipe"] = recipe;
+  json["recipe_toml"] = recipe_to_toml(quantizer.recipe);
+  facts.emplace_back("bits", fmt::format("{:g} nominal", nominal_bits(quantizer.recipe)));
+  json["bits_nominal"] = nominal_bits(quantizer.recipe);
+  json["bits_counted"] = Json::object();
+  if (quantizer.recipe.is_oracle()) {
+    facts.back().second += "; an oracle, no cache: nothing to count";
+  } else {
+    for (const std::int64_t tokens : kLengths) {
+      const double bits = forecast_footprint(quantizer, tokens).bits_per_value(quantizer.shape, tokens);
+      facts.back().second += fmt::format(", {:.4g} counted at {} tokens", bits, tokens);
+      json["bits_counted"][std::to_string(tokens)] = bits;
+    }
+    facts.emplace_back("tables", human_bytes(static_cast<double>(table_bytes(quantizer))));
+    json["table_bytes"] = table_bytes(quantizer);
+  }
+  facts.emplace_back("fingerprints", fmt::format("{} passages of the calibration text", file.fingerprints.size()));
+  json["fingerprints"] = file.fingerprints.size();
+
+  Table table{{"layer", "side", "lowest", "highest", "median width", "constant", "levels", "first", "last",
+               "outliers %", "exponent"},
+              {}};
+  json["layer"] = Json::array();
+  for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
+    Json entry = Json::object();
+    for (const Side which : kSides) {
+      const SideQuantizer& side = quantizer.layers[layer].side(which);
+      const SideEncoder has_the_right_sizes(side);
+      std::vector<float> widths;
+      double lowest = INFINITY, highest = -INFINITY;
+      for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {
+        widths.push_back(side.upper[channel] - side.lower[channel]);
+        lowest = std::min<double>(lowest, side.lower[channel]);
+        highest = std::max<double>(highest, side.upper[channel]);
+      }
+      const auto constant = std::count(widths.begin(), widths.end(), 0.0f);
+      const bool ranges = !widths.empty();
+      if (ranges)
+        std::nth_element(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(widths.size() / 2), widths.end());
+      const auto if_ranges = [&](const std::string& text) { return ranges ? text : std::string("–"); };
+      const auto end_level = [&](float level) { return side.codebooks.empty() ? "–" : short_number(level); };
+      const std::vector<float> centroids =
+          side.codebooks.empty() ? std::vector<float>{0.0f} : side.codebooks.front().centroids;
+      table.rows.push_back(
+          {std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
+           if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)),
+           levels_of(side), end_level(centroids.front()), end_level(centroids.back()),
+           short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
+      Json books = Json::array();
+      for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);
+      entry[side_name(which)] = {{"codebooks", books},
+                                 {"outlier_rate", side.outlier_rate},
+                                 {"exponent", side.exponent},
+                                 {"constant_channels", constant}};
+      if (ranges) {
+        entry[side_name(which)]["lowest_threshold"] = lowest;
+        entry[side_name(which)]["highest_threshold"] = highest;
+      }
+    }
+    json["layer"].push_back(std::move(entry));
+  }
+  inspection.tables.push_back(std::move(table));
+  return inspection;
+}
+
+}  // namespace kvq::apps

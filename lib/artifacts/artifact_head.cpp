@@ -1,0 +1,28 @@
+#include <kvq/artifacts/artifact_head.h>
+
+#include <fmt/format.h>
+
+#include <kvq/artifacts/internal/h5.h>
+#include <kvq/core/error.h>
+
+namespace kvq {
+
+ArtifactHead read_artifact_head(const std::filesystem::path& path) {
+  const h5::File file = h5::File::open(path);
+  const h5::Group root = file.root();
+  if (!root.has_attribute("kvq_schema"))
+    fail(ErrorKind::Format,
+         fmt::format("{}: is an HDF5 file, but not one of kvq's (no attribute 'kvq_schema')", path.string()));
+  ArtifactHead head;
+  head.schema = root.text("kvq_schema");
+  if (head.schema != "calibration" && head.schema != "thresholds" && head.schema != "quantizer") {
+    root.damaged("kvq_schema",
+                 fmt::format("attribute is '{}'; known: calibration, thresholds, quantizer", head.schema));
+  }
+  head.version = root.text("schema_version");
+  head.producer = root.text("producer");
+  if (head.schema == "quantizer") head.recipe = root.text("recipe");
+  return head;
+}
+
+}  // namespace kvq

@@ -1,0 +1,225 @@
+#include <kvq/cuda/cuda_cache.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <kvq/cache/cache_checks.h>
+#include <kvq/cache/cuda_plugin.h>
+#include <kvq/cache/packed_pool.h>
+#include <kvq/core/error.h>
+#include <kvq/core/half.h>
+#include <kvq/quant/scaled_half.h>
+
+namespace kvq {
+
+namespace {
+
+/// Queries of one launch: bounds the memory for partial results.
+constexpr std::int64_t kMostRows = 1024;
+
+at::Tensor contiguous_fp32(const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); }
+std::span<const float> numbers(const at::Tensor& x) {
+  return {x.const_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
+}
+
+void check_device() {
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status != cudaSuccess || devices == 0) {
+    fail(ErrorKind::Device,
+         fmt::format("--cache cuda: there is no usable GPU here ({}); --cache packed runs on the CPU",
+                     status == cudaSuccess ? "no device" : cudaGetErrorString(status)));
+  }
+  int device = 0, major = 0;
+  check_cuda(cudaGetDevice(&device), "asking for the device");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking what the GPU can do");
+  if (major < 8) {
+    fail(ErrorKind::Device,
+         fmt::format("--cache cuda: the GPU has compute capability {}.x; 8.0 or later is needed", major));
+  }
+}
+
+const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
+  check_packable(*quantizer);
+  const Recipe& recipe = quantizer->recipe;
+  if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token || recipe.value.range != RangeKind::Online) {
+    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the kernels know keys with a range per channel and "
+                                       "values with their own range per token; --cache packed knows others",
+                                       short_form(recipe)));
+  }
+  if (recipe.key.rounding.uses_blocks() || recipe.value.rounding.uses_blocks()) {
+    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the GPU's encoder knows no feedback and no icm yet; "
+                                       "--cache packed and --cache simulated do",
+                                       short_form(recipe)));
+  }
+  const RopeParams& rope = quantizer->rope;
+  if (!recipe.key.post_rope && rope.rotary_dim != quantizer->shape.head_dim) {
+    fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} of {} channels of a head rotate; the kernels rotate all of "
+                                          "them; --cache packed does not mind",
+                                          rope.rotary_dim, quantizer->shape.head_dim));
+  }
+  check_device();
+  return *quantizer;
+}
+
+void check(cuda::Status status, const KvShape& shape, const char* what) {
+  switch (status) {
+    case cuda::Status::Ok:
+      return;
+    case cuda::Status::UnsupportedHeadDim:
+      fail(ErrorKind::Mismatch,
+           fmt::format("--cache cuda: head_dim is {}; the kernels know 64, 80, 96, 128 and 256", shape.head_dim));
+    case cuda::Status::UnsupportedHeads:
+      fail(ErrorKind::Mismatch,
+           fmt::format("--cache cuda: {} query heads for {} kv heads; the kernels take up to 8 for one", shape.heads,
+                       shape.kv_heads));
+    case cuda::Status::TooMuchSharedMemory:
+      fail(ErrorKind::Device, fmt::format("--cache cuda: this GPU has too little shared memory for {} kv heads of {}",
+                                          shape.kv_heads, shape.head_dim));
+    case cuda::Status::LaunchFailed:
+      check_cuda(cudaGetLastError(), what);
+      fail(ErrorKind::Device, fmt::format("CUDA, {}: the launch failed", what));
+    default:
+      fail(ErrorKind::Device, fmt::format("CUDA, {}: refused with status {}", what, static_cast<int>(status)));
+  }
+}
+
+}  // namespace
+
+CudaCache::CudaCache(std::shared_ptr<const Quantizer> quantizer)
+    : quantizer_(std::move(quantizer)),
+      overflow_(overflow_block_bytes(checked(quantizer_).shape)),
+      rope_(quantizer_->rope) {
+  layers_.reserve(quantizer_->layers.size());
+  for (const LayerQuantizer& layer : quantizer_->layers) layers_.emplace_back(layer, quantizer_->recipe.sinks);
+  report_.reserve(1);
+}
+
+at::Tensor CudaCache::attend(const AttentionInput& input) {
+  const c10::AutoGradMode no_graph(false);
+  check_input(input, quantizer_->shape);
+  KVQ_ASSERT(layer(input.layer).length() == input.first_position);
+  at::Tensor key = contiguous_fp32(input.key);
+  if (quantizer_->recipe.key.post_rope) key = rope_.apply(key, input.first_position).contiguous();
+  append(input.layer, key, contiguous_fp32(input.value));
+  const at::Tensor query = rope_.apply(contiguous_fp32(input.query), input.first_position).contiguous();
+  const at::Tensor result = at::empty(query.sizes(), query.options());
+  answer(input.layer, input.first_position, query, result);
+  return result.to(input.query.scalar_type());
+}
+
+void CudaCache::append(int index, const at::Tensor& key, const at::Tensor& value) {
+  CudaLayer& layer = layers_[static_cast<std::size_t>(index)];
+  const auto tokens = static_cast<std::int32_t>(key.size(0));
+  layer.reserve(tokens);
+  if (layer.page().key.varying_outliers) {
+    overflow_.reserve(cuda::append_overflow_blocks(layer.page().key, tokens));
+  }
+  key_.upload(numbers(key)), value_.upload(numbers(value));
+  lengths_.upload(std::array{static_cast<std::int32_t>(layer.length())});
+  rows_.upload(std::array<std::int32_t, 2>{0, tokens});
+  report_.fill_bytes(0xff);
+
+  cuda::QuantizeAppend arguments;
+  layer.describe(arguments);
+  arguments.lengths = lengths_.data(), arguments.first = rows_.data();
+  arguments.batch = 1, arguments.most_tokens = tokens;
+  arguments.key = key_.data(), arguments.value = value_.data(), arguments.type = cuda::Number::Float;
+  arguments.key_overflow = overflow_.data();
+  arguments.free_blocks = overflow_.free_list(), arguments.free_count = overflow_.free_count();
+  arguments.report = report_.data();
+  check(cuda::quantize_append(arguments, nullptr), quantizer_->shape, "encoding");
+  check_cuda(cudaDeviceSynchronize(), "encoding");
+  refuse_what_did_not_fit(index, layer.length(), key, value);
+  overflow_.refresh();
+  layer.appended(tokens);
+}
+
+void CudaCache::refuse_what_did_not_fit(int index, std::int64_t first_token, const at::Tensor& key,
+                                        const at::Tensor& value) {
+  std::array<cuda::AppendReport, 1> report{};
+  report_.download(report);
+  KVQ_ASSERT(report[0].blocks_missing == ~0ull);  // reserved for the worst case
+  if (report[0].overflow == ~0ull) return;
+  const auto token = static_cast<std::int64_t>(report[0].overflow >> 17);
+  const Side side = report[0].overflow >> 16 & 1 ? Side::Value : Side::Key;
+  auto channel = static_cast<int>(report[0].overflow & 0xffff);
+  const SideQuantizer& quantizer = quantizer_->layers[static_cast<std::size_t>(index)].side(side);
+  const auto row =
+      numbers(side == Side::Key ? key : value)
+          .subspan(static_cast<std::size_t>(token * quantizer.width()), static_cast<std::size_t>(quantizer.width()));
+  if (channel == 0xffff) {  // the range: its largest value is named
+    const auto larger = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+    channel = static_cast<int>(std::max_element(row.begin(), row.end(), larger) - row.begin());
+  }
+  fail_overflow(index, side, first_token, quantizer.head_dim,
+                ExactOverflow(token, channel, row[static_cast<std::size_t>(channel)],
+                              kHalfMax * power_of_two(quantizer.exponent)));
+}
+
+void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor& query, const at::Tensor& result) {
+  const KvShape& shape = quantizer_->shape;
+  const std::int64_t tokens = query.size(0), row = std::int64_t{shape.heads} * shape.head_dim;
+  reserve_rope(first_position + tokens);
+  query_.upload(numbers(query));
+  result_.reserve(tokens * row);
+  std::vector<std::int32_t> lengths(static_cast<std::size_t>(tokens));
+  std::iota(lengths.begin(), lengths.end(), static_cast<std::int32_t>(first_position + 1));
+  lengths_.upload(lengths);
+
+  cuda::DecodeAttention arguments;
+  layer(index).describe(arguments.cache);
+  arguments.cache.block_table_stride = 0, arguments.cache.sink_stride = 0;
+  arguments.cache.key_overflow = overflow_.data();
+  arguments.heads = shape.heads;
+  arguments.query_type = arguments.output_type = cuda::Number::Float;
+  arguments.rope = angles_;
+  arguments.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  for (std::int64_t begin = 0; begin < tokens; begin += kMostRows) {
+    const std::int64_t rows = std::min(kMostRows, tokens - begin);
+    arguments.batch = static_cast<std::int32_t>(rows);
+    arguments.max_length = first_position + begin + rows;
+    arguments.cache.lengths = lengths_.data() + begin;
+    arguments.query = query_.data() + begin * row, arguments.output = result_.data() + begin * row;
+    const std::size_t needed = cuda::decode_workspace_bytes(arguments);
+    workspace_.reserve(static_cast<std::int64_t>(needed));
+    arguments.workspace = workspace_.data(), arguments.workspace_bytes = needed;
+    check(cuda::decode_attention(arguments, nullptr), shape, "attention");
+  }
+  check_cuda(cudaDeviceSynchronize(), "attention");
+  result_.download({result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
+}
+
+void CudaCache::reserve_rope(std::int64_t tokens) {
+  if (tokens <= angles_.tokens) return;
+  const int head_dim = quantizer_->shape.head_dim;
+  const std::int64_t room = std::max(tokens, 2 * angles_.tokens);
+  std::vector<double> frequencies(static_cast<std::size_t>(head_dim / 2), 0.0);
+  if (!quantizer_->recipe.key.post_rope) frequencies = quantizer_->rope.inverse_frequencies();
+  angle_memory_.reserve(static_cast<std::int64_t>(cuda::rope_table_bytes(head_dim, room)));
+  check(cuda::build_rope_tables(frequencies.data(), head_dim, room, angle_memory_.data(), angles_, nullptr),
+        quantizer_->shape, "rotary tables");
+}
+
+void CudaCache::reset() {
+  for (CudaLayer& layer : layers_) layer.reset();
+  overflow_.give_all_back();
+}
+
+std::int64_t CudaCache::bytes() const {
+  std::int64_t bytes = overflow_.taken() * overflow_.block_bytes();
+  for (const CudaLayer& layer : layers_) bytes += layer.bytes();
+  return bytes;
+}
+
+}  // namespace kvq
+
+extern "C" kvq::KvCache* kvq_make_cuda_cache(const std::shared_ptr<const kvq::Quantizer>& quantizer) {
+  return new kvq::CudaCache(quantizer);
+}

@@ -1,0 +1,53 @@
+#pragma once
+// The cache that holds packed bits on the GPU. The model runs on the CPU: keys, values and queries of a call are copied
+// over, encoded and attended to there by the kernels of kernels/cuda, and the result comes back.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include <kvq/cache/kv_cache.h>
+#include <kvq/cuda/cuda_layer.h>
+#include <kvq/cuda/overflow_blocks.h>
+#include <kvq/model/rope.h>
+#include <kvq/quant/quantizer.h>
+
+namespace kvq {
+
+/// One sequence. The bytes of its pages are those of PackedCache, but for the numbers of overflow blocks. Not
+/// thread-safe.
+class CudaCache final : public KvCache {
+ public:
+  /// Throws Device without a usable GPU, Usage for a recipe and Mismatch for a shape that the kernels do not know.
+  explicit CudaCache(std::shared_ptr<const Quantizer> quantizer);
+
+  /// Throws what PackedCache::attend throws; Device for failures of the GPU.
+  at::Tensor attend(const AttentionInput& input) override;
+  void reset() override;
+  std::int64_t tokens() const override { return layers_.empty() ? 0 : layers_.back().length(); }
+  std::int64_t bytes() const override;
+
+  const CudaLayer& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
+
+ private:
+  void append(int layer, const at::Tensor& key, const at::Tensor& value);
+  /// `query`, `result`: `[tokens, heads, head_dim]` fp32; query t sees first_position + t + 1 tokens.
+  void answer(int layer, std::int64_t first_position, const at::Tensor& query, const at::Tensor& result);
+  void reserve_rope(std::int64_t tokens);
+  void refuse_what_did_not_fit(int layer, std::int64_t first_token, const at::Tensor& key, const at::Tensor& value);
+
+  std::shared_ptr<const Quantizer> quantizer_;
+  std::vector<CudaLayer> layers_;
+  OverflowBlocks overflow_;
+  RopeTable rope_;
+  cuda::RopeTables angles_;
+  DeviceArray<std::uint8_t> angle_memory_, workspace_;
+  DeviceArray<float> key_, value_, query_, result_;
+  DeviceArray<std::int32_t> lengths_, rows_;
+  DeviceArray<cuda::AppendReport> report_;
+};
+
+}  // namespace kvq

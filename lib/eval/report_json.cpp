@@ -1,0 +1,209 @@
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include <kvq/eval/report.h>
+
+namespace kvq {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Like dump(2), with arrays of numbers on one line: a histogram is one thing, not eighty lines.
+void write(const Json& json, const std::string& indent, std::string& text) {
+  const auto scalar = [](const Json& value) {
+    // File names may hold any bytes, and a greedy continuation may end inside a multi-byte character.
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
+  if (!json.is_structured() || json.empty()) {
+    text += scalar(json);
+    return;
+  }
+  const bool numbers = json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& value) {
+                         return value.is_number() || value.is_null();
+                       });
+  if (numbers) {
+    std::string line;
+    for (const Json& value : json) line += (line.empty() ? "" : ", ") + scalar(value);
+    text += "[" + line + "]";
+    return;
+  }
+  const std::string inner = indent + "  ";
+  text += json.is_array() ? "[" : "{";
+  bool first = true;
+  for (const auto& item : json.items()) {
+    text += (first ? "\n" : ",\n") + inner;
+    first = false;
+    if (json.is_object()) text += scalar(Json(item.key())) + ": ";
+    write(item.value(), inner, text);
+  }
+  text += "\n" + indent + (json.is_array() ? "]" : "}");
+}
+
+std::string dump(const Json& json) {
+  std::string text;
+  write(json, "", text);
+  return text + "\n";
+}
+
+Json optional_number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json subject_head(const char* kind, const ReportSubject& subject) {
+  Json json;
+  json["kvq_report"] = kind;
+  json["producer"] = subject.producer;
+  json["model"] = subject.model;
+  json["model_sha256"] = subject.model_sha256;
+  json["tokenizer_sha256"] = subject.tokenizer_sha256;
+  json["dtype"] = subject.dtype;
+  json["bos"] = subject.bos;
+  return json;
+}
+
+Json side_json(const std::optional<SideDistribution>& side) {
+  if (!side) return nullptr;
+  Json json;
+  json["outlier_rate"] = side->outlier_rate;
+  json["calibrated_outlier_rate"] = side->calibrated_outlier_rate;
+  json["codebooks"] = side->codebooks;
+  json["histogram"] = side->counts;
+  json["below"] = side->below;
+  json["above"] = side->above;
+  return json;
+}
+
+Json parents_json(const VariantSource& source) {
+  Json parents = Json::object();
+  for (const auto& [name, sha256] : source.parents) parents[name] = sha256;
+  return parents;
+}
+
+Json row_json(const VariantResult& result) {
+  Json row;
+  row["name"] = result.name;
+  row["nll"] = result.nll;
+  row["ppl"] = result.ppl;
+  row["delta_nll"] = result.delta_nll;
+  row["delta_nll_se"] = optional_number(result.delta_nll_se);
+  row["kl_mean"] = result.kl_mean;
+  row["kl_mean_se"] = optional_number(result.kl_mean_se);
+  row["kl_p99"] = result.kl_p99;
+  row["top1"] = result.top1;
+  // What is no cache has nothing to count.
+  row["bits_nominal"] = result.bits_nominal;
+  row["bits_counted"] = result.counted ? Json(result.bits_counted) : Json(nullptr);
+  row["bits_counted_32k"] = result.counted ? Json(result.bits_counted_32k) : Json(nullptr);
+  row["cache_bytes"] = result.counted ? Json(result.cache_bytes) : Json(nullptr);
+  row["table_bytes"] = result.table_bytes;
+  row["seconds"] = result.seconds;
+  row["cache"] = result.cache;
+  row["only_layers"] = result.parts.layers.empty() ? Json(nullptr) : Json(result.parts.layers);
+  row["only_side"] = result.parts.side ? Json(side_name(*result.parts.side)) : Json(nullptr);
+  row["file"] = result.source.file;
+  row["sha256"] = result.source.sha256;
+  row["parents"] = parents_json(result.source);
+  row["calibration"] = result.source.calibration;
+  row["window_nll"] = result.window_nll;
+  row["window_kl"] = result.window_kl;
+  row["position_nll"] = result.position_nll;
+  row["position_kl"] = result.position_kl;
+  row["layers"] = Json::array();
+  for (const LayerDistribution& layer : result.layers) {
+    row["layers"].push_back({{"key", side_json(layer.sides[0])}, {"value", side_json(layer.sides[1])}});
+  }
+  return row;
+}
+
+Json perplexity_object(const ReportSubject& subject, const PerplexityReport& report) {
+  Json json = subject_head("perplexity", subject);
+  json["text"] = subject.text;
+  json["text_sha256"] = subject.text_sha256;
+  json["tokens"] = subject.text_tokens;
+  json["seqlen"] = report.seqlen;
+  json["windows"] = report.windows;
+  json["position_edges"] = report.position_edges;
+  json["results"] = Json::array();
+  for (const VariantResult& result : report.results) json["results"].push_back(row_json(result));
+  json["seconds"] = report.seconds;
+  json["command"] = subject.command;
+  json["settings"] = subject.settings;
+  return json;
+}
+
+Json passkey_object(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {
+  Json json = subject_head("passkey", subject);
+  json["results"] = Json::array();
+  for (const PasskeyResult& result : results) {
+    Json row;
+    row["name"] = result.name;
+    row["cells"] = Json::array();
+    std::size_t next = 0;
+    for (const PasskeyCell& cell : result.cells) {
+      Json continuations = Json::array();
+      for (int trial = 0; trial < cell.trials; ++trial) continuations.push_back(result.continuations[next++]);
+      row["cells"].push_back({{"length", cell.length},
+                              {"prompt_tokens", cell.prompt_tokens},
+                              {"depth", cell.depth},
+                              {"found", cell.found},
+                              {"trials", cell.trials},
+                              {"continuations", continuations}});
+    }
+    row["sha256"] = result.sha256;
+    json["results"].push_back(std::move(row));
+  }
+  json["command"] = subject.command;
+  json["settings"] = subject.settings;
+  return json;
+}
+
+Json claims_json(const ReportDocument& document) {
+  Json claims = Json::array();
+  for (const Claim& claim : document.claims) {
+    Json results = Json::array();
+    for (const Evaluation& evaluation : document.evaluations) {
+      const auto result = judge(claim, evaluation.report);
+      if (!result) continue;
+      results.push_back({{"text", evaluation.subject.text},
+                         {"difference", result->difference},
+                         {"difference_se", optional_number(result->standard_error)},
+                         {"verdict", result->verdict()}});
+    }
+    claims.push_back(
+        {{"statement", claim.statement}, {"better", claim.better}, {"worse", claim.worse}, {"results", results}});
+  }
+  return claims;
+}
+
+}  // namespace
+
+std::string perplexity_json(const ReportSubject& subject, const PerplexityReport& report) {
+  return dump(perplexity_object(subject, report));
+}
+
+std::string passkey_json(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {
+  return dump(passkey_object(subject, results));
+}
+
+std::string document_json(const ReportDocument& document) {
+  if (document.evaluations.empty() && document.passkey)
+    return passkey_json(document.passkey->subject, document.passkey->results);
+  Json json;
+  if (document.evaluations.size() == 1 && document.title.empty()) {
+    json = perplexity_object(document.evaluations.front().subject, document.evaluations.front().report);
+  } else {
+    json["kvq_report"] = "experiment";
+    json["title"] = document.title;
+    json["question"] = document.question;
+    json["evaluations"] = Json::array();
+    for (const Evaluation& evaluation : document.evaluations)
+      json["evaluations"].push_back(perplexity_object(evaluation.subject, evaluation.report));
+  }
+  if (!document.claims.empty()) json["claims"] = claims_json(document);
+  if (document.passkey) json["passkey"] = passkey_object(document.passkey->subject, document.passkey->results);
+  json["commands"] = document.commands;
+  json["max_kl"] = document.max_kl;
+  return dump(json);
+}
+
+}  // namespace kvq

@@ -1,0 +1,74 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/packed_support.h"
+#include "kernels/cuda_cache.h"
+#include "support/catch.h"
+#include "support/skip.h"
+
+#include <kvq/cache/packed_cache.h>
+#include <kvq/core/error.h>
+#include <kvq/cuda/cuda_cache.h>
+
+using namespace kvq;
+using namespace kvq::test;
+
+namespace {
+
+constexpr KvShape kShape = {2, 8, 2, 64};
+
+/// Pages of PackedCache and of CudaCache, but for the numbers of overflow blocks: which one is taken first may differ.
+std::int64_t different_bytes(const PackedCache& packed, const CudaCache& cuda, int layer) {
+  const layout::PageLayout& page = cuda.layer(layer).page();
+  const std::vector<std::uint8_t> found = cuda.layer(layer).download_pages();
+  std::int64_t different = 0;
+  for (std::size_t at = 0; at < found.size(); ++at) {
+    const auto inside = static_cast<std::int64_t>(at) % page.bytes;
+    if (page.key.varying_outliers && inside / 4 == page.key_parts.overflow_link / 4) continue;
+    const std::uint8_t* expected = packed.sequence().page(layer, static_cast<std::int64_t>(at) / page.bytes);
+    different += expected[inside] != found[at];
+  }
+  return different;
+}
+
+}  // namespace
+
+TEST_CASE("CUDA cache: the bytes of the packed cache and its answers, however the tokens come", "[gpu]") {
+  if (const std::string reason = no_gpu_reason(); !reason.empty()) KVQ_SKIP(reason);
+  std::uint64_t seed = 1;
+  for (const std::string recipe :
+       {"nuq4-1%", "nuq3-1%:sink=4", "nuq2-5%:share=head", "int4", "nf4-2%:sink=0", "nuq3-1%:rope=post",
+        "K=nuq5-1%/V=int3", "nuq4-10%:cap=2%", "nuq2-1%:qnorm", "nuq8-1%"}) {
+    INFO(recipe);
+    const auto quantizer = random_quantizer(recipe, kShape, ++seed);
+    Rng rng(100 + seed);
+    std::vector<AttentionInput> window;
+    for (int layer = 0; layer < kShape.layers; ++layer) window.push_back(random_input(kShape, layer, 300, rng));
+    PackedCache packed(quantizer, 2);
+    CudaCache cuda(quantizer);
+    const std::vector<double> expected = doubles(run(packed, window, {300}));
+    const auto compare = [&](const std::vector<std::int64_t>& parts) {
+      const at::Tensor result = run(cuda, window, parts);
+      const std::vector<float> found(result.const_data_ptr<float>(), result.const_data_ptr<float>() + result.numel());
+      CHECK(relative_error(found, expected) < 2e-3);
+      CHECK(cuda.tokens() == 300);
+      CHECK(cuda.bytes() == packed.bytes());
+      for (int layer = 0; layer < kShape.layers; ++layer) CHECK(different_bytes(packed, cuda, layer) == 0);
+    };
+    compare({300});
+    cuda.reset();
+    CHECK(cuda.tokens() == 0);
+    CHECK(cuda.bytes() == 0);
+    compare({1, 62, 1, 1, 100, 1, 134});
+  }
+}
+
+TEST_CASE("CUDA cache: what the kernels do not know is refused by name", "[gpu]") {
+  if (const std::string reason = no_gpu_reason(); !reason.empty()) KVQ_SKIP(reason);
+  CHECK_THROWS_WITH(CudaCache(random_quantizer("int4:key=token", kShape, 1)), ContainsSubstring("key=token"));
+  CHECK_THROWS_AS(CudaCache(random_quantizer("int4:range=window", kShape, 1)), Error);
+  CudaCache odd(random_quantizer("nuq4-1%", {1, 4, 2, 48}, 1));
+  Rng rng(3);
+  CHECK_THROWS_WITH(odd.attend(random_input({1, 4, 2, 48}, 0, 5, rng)), ContainsSubstring("head_dim is 48"));
+}

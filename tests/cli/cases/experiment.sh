@@ -1,0 +1,92 @@
+# experiment: all steps from one file; what is there is used; a kill loses nothing that was finished.
+cat >small.toml <<'TOML'
+title = "Small"
+question = "Does it run?"
+seqlen = 64
+windows = 5
+[[calibration]]
+name = "few"
+samples = 2
+seqlen = 64
+[[calibration]]
+name = "more"
+samples = 4
+seqlen = 64
+[[cell]]
+recipes = ["nuq3-1%", "int4"]
+[[cell]]
+recipes = ["nuq2-1%:sink=2"]
+calibrations = ["more"]
+only-layers = "each"
+[[claim]]
+statement = "more is better"
+better = "nuq3-1% (more)"
+worse = "nuq3-1% (few)"
+TOML
+run=(kvq-eval experiment small.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" --threads 2)
+runs "${run[@]}" --dry-run
+grep -q '^5 cells, 0 of them finished' "$out" || problem "plan"
+(($(grep -c '^    kvq-fisher ' "$out") == 2)) || problem "calibrations of the plan"
+[[ $(ls) == small.toml ]] || problem "a plan left files"
+runs "${run[@]}" -o x
+grep -qE '^nuq3-1% \(few\) ' "$out" || problem "table"
+grep -qE '^more is better ' "$out" || problem "claim"
+runs python3 "$SOURCE/tests/cli/check_html.py" x
+grep -q "ΔNLL of nuq3-1% by calibration" x/report.html || problem "matrix"
+(($(ls x/cells | wc -l) == 5)) || problem "cells: $(ls x/cells)"
+[[ -z $(ls x/runs) ]] || problem "runs left: $(ls x/runs)"
+cp x/report.json first.json
+find x -name '*.h5' -o -name '*.json' -path '*cells*' | sort | xargs stat -c '%n %Y %s' >before
+
+# The same again: nothing is run, the report says the same.
+runs "${run[@]}" -o x --dry-run
+[[ $(cat "$out") == "5 cells, 5 of them finished; still to be run:" ]] || problem "a second plan"
+runs "${run[@]}" -o x
+same_bytes first.json x/report.json
+
+# One cell more: only its steps.
+sed 's/"int4"/"int4", "nf3"/' small.toml >larger.toml
+runs "${run[@]/small/larger}" -o x --dry-run
+[[ $(grep -c '^    ' "$out") == 3 ]] || problem "steps of the larger plan: $(cat "$out")"
+runs "${run[@]/small/larger}" -o x
+find x -name '*.h5' -o -name '*.json' -path '*cells*' | sort | xargs stat -c '%n %Y %s' >after
+[[ -z $(comm -23 before after) ]] || problem "files were made again: $(comm -23 before after)"
+(($(wc -l <after) == $(wc -l <before) + 4)) || problem "two quantizers and two cells more"
+
+# One command reproduces a cell: the numbers of a direct run of the tools.
+few=$(ls x/quantizers/*/int4.h5 | head -1)
+runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 5 --threads 2 --quantizer "$few" --json
+sha=$(sha256sum "$few" | cut -d' ' -f1)
+[[ $(json "$out" 'report["results"][1]["window_nll"]') == \
+   "$(json first.json "[r['window_nll'] for r in report['evaluations'][0]['results'] if r['sha256'] == '$sha'][0]")" ]] || problem "numbers"
+
+# Killed hard at several points, the next run ends the same.
+for delay in 0.3 0.8 1.5; do
+  "${run[@]}" -o y >/dev/null 2>&1 &
+  sleep $delay
+  kill -KILL $! 2>/dev/null || true
+  wait $! 2>/dev/null || true
+  sleep 0.3
+done
+runs "${run[@]}" -o y
+numbers='[(r["name"], r["window_nll"], r["bits_counted"]) for r in report["evaluations"][0]["results"]]'
+[[ $(json y/report.json "$numbers") == "$(json first.json "$numbers")" ]] || problem "after kills"
+
+# What is wrong in the file is named with its line and key.
+bad() { sed "$2" small.toml >bad.toml && refused "$1" "${run[@]/small/bad}" -o z; rm bad.toml; }
+bad "'cell[0].recipes' holds 'nuq9'" 's/"int4"/"nuq9"/'
+bad "'calibration[1].name' 'few' stands for two calibrations" 's/"more"$/"few"/'
+bad "is not a known key" 's/^windows/window/'
+bad "holds 'most'; known: few, more" 's/\["more"\]/["most"]/'
+bad "which no cell makes" 's/better = "nuq3-1%/better = "nuq4-1%/'
+bad "'title' is missing" '/^title/d'
+refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --text "$evaluation_text" -o z
+refused "-o is missing" "${run[@]}"
+refused none.toml "${run[@]/small/none}" -o z
+for file in "$SOURCE"/configs/experiments/*.toml; do
+  texts=()
+  for label in prose code math languages; do
+    texts+=(--calibration-text "$label=$calibration_text" --text "$label=$evaluation_text")
+  done
+  runs kvq-eval experiment "$file" --model "$model" "${texts[@]}" --dry-run
+done

@@ -1,0 +1,221 @@
+#include "support/catch.h"
+#include "support/temp_dir.h"
+
+#include <nlohmann/json.hpp>
+
+#include <kvq/core/error.h>
+#include <kvq/core/log.h>
+#include <kvq/eval/report_charts.h>
+#include <kvq/eval/report_reader.h>
+
+using namespace kvq;
+using kvq::test::TempDir;
+using kvq::test::write_bytes;
+using nlohmann::json;
+
+namespace {
+
+VariantResult variant(const std::string& name, double shift, const std::string& sha256) {
+  VariantResult row;
+  row.name = name;
+  row.window_nll = {3.0 + shift, 3.1 + shift, 2.9 + shift, 3.2 + 2 * shift, 2.8 + shift};
+  row.window_kl = {shift, shift, shift, shift, shift};
+  row.nll = 3.0 + shift;
+  row.ppl = 20;
+  row.delta_nll = shift;
+  row.delta_nll_se = 0.01;
+  row.kl_mean = shift;
+  row.kl_p99 = 2 * shift;
+  row.top1 = 0.9;
+  row.bits_counted = 3.39;
+  row.bits_counted_32k = 3.36;
+  row.cache_bytes = 1000;
+  row.cache = "simulated";
+  row.position_nll = {5, 3};
+  row.position_kl = {shift, shift};
+  row.source = {name + ".h5", sha256, {{"calibration", std::string(64, 'c')}}, ""};
+  row.layers.resize(2);
+  row.layers[1].sides[0] =
+      SideDistribution{std::vector<std::int64_t>(kDistributionBins, 7), 1, 2, {{-1.0f, 0.25f}}, 0.01, 0.011};
+  return row;
+}
+
+ReportDocument example() {
+  ReportDocument document;
+  Evaluation& evaluation = document.evaluations.emplace_back();
+  evaluation.subject = {"m.gguf",
+                        "t.txt",
+                        999,
+                        "seqlen = 100\n",
+                        std::string(64, 'm'),
+                        std::string(64, 'k'),
+                        std::string(64, 't'),
+                        "fp32",
+                        "never",
+                        "kvq-eval perplexity --model m.gguf",
+                        "kvq-eval 0.1.0"};
+  PerplexityReport& report = evaluation.report;
+  report.seqlen = 100;
+  report.windows = 5;
+  report.position_edges = {0, 1, 99};
+  report.seconds = 1.5;
+  VariantResult none = variant("none", 0, "");
+  none.cache = "";
+  none.source = {};
+  none.layers.clear();
+  report.results = {none, variant("nuq3-1%", 0.08, std::string(64, '3'))};
+  return document;
+}
+
+NamedReport named(const std::string& name, const ReportDocument& document) { return {name, document}; }
+
+std::string refusal(const std::vector<NamedReport>& reports) {
+  try {
+    merge_reports(reports, true, quiet_context().log);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Mismatch);
+    return error.what();
+  }
+  return "";
+}
+
+std::string read_refusal(const TempDir& dir, const std::string& content) {
+  write_bytes(dir / "r.json", content);
+  try {
+    read_report(dir / "r.json");
+  } catch (const Error& error) {
+    CHECK(exit_code(error.kind()) == 2);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("r.json"));
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("What is read from a report writes the same report again") {
+  TempDir dir;
+  ReportDocument document = example();
+  document.evaluations[0].report.results[1].parts = {{0, 3}, Side::Value};
+  document.evaluations[0].report.results[1].counted = false;
+  document.evaluations[0].report.results[1].ppl = std::numeric_limits<double>::infinity();
+  for (const bool experiment : {false, true}) {
+    if (experiment) {
+      document.title = "title";
+      document.question = "why?";
+      document.claims = {{"helps", "nuq3-1%", "none"}};
+      document.commands = {"a", "b"};
+      document.passkey =
+          PasskeyEvaluation{document.evaluations[0].subject, {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}}};
+    }
+    const std::string text = document_json(document);
+    write_bytes(dir / "report.json", text);
+    CHECK(document_json(read_report(dir / "report.json")) == text);
+  }
+}
+
+TEST_CASE("Reports of one model and text become one, the baseline once") {
+  ReportDocument other = example();
+  other.evaluations[0].report.results.push_back(variant("nuq2-1%", 0.4, std::string(64, '2')));
+  const ReportDocument merged = merge_reports({named("a", example()), named("b", other)}, true, quiet_context().log);
+  REQUIRE(merged.evaluations.size() == 1);
+  std::vector<std::string> names;
+  for (const VariantResult& row : merged.evaluations[0].report.results) names.push_back(row.name);
+  CHECK(names == std::vector<std::string>{"none", "nuq3-1%", "nuq2-1%"});
+  CHECK(merged.commands == std::vector<std::string>{"kvq-eval perplexity --model m.gguf"});
+}
+
+TEST_CASE("Another quantizer of the same recipe keeps its row, named after its report") {
+  ReportDocument other = example();
+  other.evaluations[0].report.results[1].source.sha256 = std::string(64, '9');
+  const ReportDocument merged =
+      merge_reports({named("a", example()), named("b.json", other), named("b.json", other)}, true, quiet_context().log);
+  REQUIRE(merged.evaluations[0].report.results.size() == 3);
+  CHECK(merged.evaluations[0].report.results[2].name == "nuq3-1% [b.json]");
+}
+
+TEST_CASE("Reports that do not belong together are refused with both files and what differs") {
+  const auto with = [](const auto& change) {
+    ReportDocument other = example();
+    change(other.evaluations[0]);
+    return refusal({named("a.json", example()), named("b.json", other)});
+  };
+  for (const std::string& message :
+       {with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }),
+        with([](Evaluation& e) { e.subject.text_sha256[0] = 'x'; }), with([](Evaluation& e) { e.report.seqlen = 50; }),
+        with([](Evaluation& e) { e.subject.bos = "window"; })}) {
+    CHECK_THAT(message, ContainsSubstring("a.json and b.json cannot be compared"));
+  }
+  CHECK_THAT(with([](Evaluation& e) { e.subject.model_sha256[0] = 'x'; }),
+             ContainsSubstring("the model is m.gguf (sha256 mmmm") && ContainsSubstring("xmmm"));
+  CHECK_THAT(with([](Evaluation& e) { e.report.seqlen = 50; }),
+             ContainsSubstring("--seqlen") && ContainsSubstring("is 100 in the first, 50 in the second"));
+  CHECK_THAT(with([](Evaluation& e) { e.report.windows = 4; }), ContainsSubstring("--max-windows"));
+  CHECK_THAT(with([](Evaluation& e) { e.subject.dtype = "bf16"; }), ContainsSubstring("--dtype"));
+  CHECK_THAT(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 0.01; }),
+             ContainsSubstring("loss of window 2"));
+  CHECK(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 1e-5; }).empty());
+}
+
+TEST_CASE("Passkey grids join an evaluation of the same model, and each other when the prompts are the same") {
+  ReportDocument passkey;
+  passkey.passkey = PasskeyEvaluation{
+      example().evaluations[0].subject,
+      {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}, {"nuq3-1%", {{1024, 950, 0.05, 0, 1}}, {"1"}, "3"}}};
+  CHECK(
+      merge_reports({named("a", example()), named("p", passkey)}, true, quiet_context().log).passkey->results.size() ==
+      2);
+  ReportDocument other = passkey;
+  other.passkey->results[1] = {"nuq2-1%", {{1024, 950, 0.05, 0, 1}}, {"2"}, "2"};
+  CHECK(merge_reports({named("p", passkey), named("q", other)}, true, quiet_context().log).passkey->results.size() ==
+        3);
+  other.passkey->results[0].cells[0].depth = 0.5;
+  CHECK_THAT(refusal({named("p", passkey), named("q", other)}), ContainsSubstring("depth"));
+}
+
+TEST_CASE("A report's differences are judged by their paired standard error") {
+  const PerplexityReport report = example().evaluations[0].report;
+  const auto result = judge({"", "none", "nuq3-1%"}, report);
+  REQUIRE(result.has_value());
+  // Differences 0.08, 0.08, 0.08, 0.16, 0.08: mean 0.096, standard deviation 0.0357771, error 0.016.
+  CHECK(result->difference == Approx(0.096));
+  CHECK(*result->standard_error == Approx(0.016));
+  CHECK(result->verdict() == "holds");
+  CHECK(judge({"", "nuq3-1%", "none"}, report)->verdict() == "does not hold");
+  CHECK(judge({"", "none", "none"}, report)->verdict() == "undecided");
+  CHECK_FALSE(judge({"", "none", "nuq9"}, report).has_value());
+}
+
+TEST_CASE("What is no report is refused by name, wherever it is wrong") {
+  TempDir dir;
+  const std::string good = document_json(example());
+  CHECK(read_refusal(dir, good).empty());
+  CHECK_THAT(read_refusal(dir, ""), ContainsSubstring("no JSON"));
+  CHECK_THAT(read_refusal(dir, good.substr(0, good.size() / 2)), ContainsSubstring("no JSON"));
+  CHECK_THAT(read_refusal(dir, "[]"), ContainsSubstring("an object"));
+  CHECK_THAT(read_refusal(dir, "{}"), ContainsSubstring("no report of kvq-eval"));
+  CHECK_THAT(read_refusal(dir, R"({"model": "m", "results": []})"), ContainsSubstring("earlier version"));
+  // Every key that is missing or of another type is named, or the report is read all the same; never a crash.
+  const json whole = json::parse(good);
+  const json flat = whole.flatten();
+  for (const auto& [pointer, value] : flat.items()) {
+    for (const json& bad : {json("text"), json(-1.5), json(json::array()), json(json::object())}) {
+      json damaged = whole;
+      damaged[json::json_pointer(pointer)] = bad;
+      read_refusal(dir, damaged.dump());
+    }
+  }
+  for (const char* key : {"model_sha256", "seqlen", "windows", "results", "position_edges", "settings"}) {
+    json damaged = whole;
+    damaged.erase(key);
+    CHECK_THAT(read_refusal(dir, damaged.dump()), ContainsSubstring(key));
+  }
+}
+
+TEST_CASE("Recipes that differ in their bits only are one family") {
+  CHECK(recipe_family("nuq3-1%") == "nuqB-1%");
+  CHECK(recipe_family("K=nuq4-1%:sink=0/V=int2") == "K=nuqB-1%:sink=0/V=intB");
+  CHECK(recipe_family("kvq1.5") == "kvqB");
+  CHECK(recipe_family("kvq2:icm=0") == "kvqB:icm=0");
+  CHECK(recipe_family("none") == "none");
+}

@@ -1,0 +1,114 @@
+#include <kvq/quant/rounding_recipe.h>
+
+#include "support/catch.h"
+
+#include <kvq/core/error.h>
+#include <kvq/kernels/layout/grouped_codes.h>
+#include <kvq/quant/footprint.h>
+#include <kvq/quant/recipe.h>
+#include <kvq/quant/side_shape.h>
+
+using namespace kvq;
+
+namespace {
+
+std::string refusal(const std::string& text) {
+  try {
+    parse_recipe(text);
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("kvq2 is what it says in full") {
+  const Recipe recipe = parse_recipe("kvq2");
+  CHECK(recipe == parse_recipe("K=nuq2-1%:widths=pair,feedback,icm=3,clip=0.9/"
+                               "V=nuq2:levels=5,rotate=hadamard,feedback,icm=3,clip=0.9"));
+  CHECK(parse_recipe("kvq1.5") == parse_recipe("K=nuq1.5-1%:widths=pair,feedback,icm=3,clip=0.9/"
+                                               "V=nuq1:levels=3,rotate=hadamard,feedback,icm=3,clip=0.9"));
+  CHECK(code_levels(parse_recipe("kvq3").value) == 10);
+  CHECK(code_levels(parse_recipe("kvq4").value) == 20);
+  CHECK(recipe.sinks == 1);
+  CHECK(nominal_bits(recipe) == Approx(0.5 * (2 + 7.0 / 3)));
+  CHECK(nominal_bits(parse_recipe("kvq1.5")) == Approx(0.5 * (1.5 + 5.0 / 3)));
+}
+
+TEST_CASE("Recipes with feedback keep their meaning through the short form") {
+  for (const std::string text :
+       {"kvq1.5", "kvq2", "kvq3:sink=4", "kvq4", "kvq2:icm=0", "kvq2:widths=flat,levels=4,clip=1",
+        "kvq3:rotate=none,damp=10%", "K=kvq2/V=nuq2-1%", "K=nuq2-1%/V=kvq3:order=ascending", "nuq2-1%:feedback",
+        "nuq3-1%:icm=2,order=natural", "nuq2-1%:clip=0.95", "nuq2-1%:feedback=off", "int4:feedback,damp=0%",
+        "nuq2:levels=5", "nuq2-1%:rotate=hadamard", "nuq2-1%:widths=pair", "K=nuq2.5-1%:widths=pair/V=nuq2",
+        "kvq2:feedback=off,icm=0"}) {
+    const Recipe recipe = parse_recipe(text);
+    CAPTURE(text, short_form(recipe));
+    CHECK(parse_recipe(short_form(recipe)) == recipe);
+  }
+  CHECK(short_form(parse_recipe("kvq2:sink=4")) == "kvq2:sink=4");
+  CHECK(short_form(parse_recipe("K=kvq2/V=kvq2")) == "kvq2");
+  CHECK(parse_recipe("nuq2-1%:feedback=off") == parse_recipe("nuq2-1%"));
+  CHECK(slug(parse_recipe("kvq1.5")) == "kvq1.5");
+}
+
+TEST_CASE("Words of feedback that contradict the rest are refused with the reason") {
+  CHECK_THAT(refusal("nuq2-1%:levels=6"), ContainsSubstring("beside 2 bits it can be 4 or 5"));
+  CHECK_THAT(refusal("nuq5:levels=5"), ContainsSubstring("it can be 32"));
+  CHECK_THAT(refusal("K=nuq2:levels=5/V=nuq2"), ContainsSubstring("value side"));
+  CHECK_THAT(refusal("K=nuq2/V=nuq2:widths=pair"), ContainsSubstring("key side"));
+  CHECK_THAT(refusal("int2:levels=5"), ContainsSubstring("fitted codebooks"));
+  CHECK_THAT(refusal("nuq1.5-1%"), ContainsSubstring("half bits need widths=pair"));
+  CHECK_THAT(refusal("int1.5"), ContainsSubstring("'1.5'"));
+  CHECK_THAT(refusal("kvq5"), ContainsSubstring("kvq4"));
+  CHECK_THAT(refusal("kvq2-1%"), ContainsSubstring("unknown method"));
+  CHECK_THAT(refusal("nuq2:widths=pair,key=token"), ContainsSubstring("static ranges"));
+  CHECK_THAT(refusal("nuq2:widths=pair,share=head"), ContainsSubstring("share=head"));
+  CHECK_THAT(refusal("nuq7:widths=pair"), ContainsSubstring("at most 6 bits"));
+  CHECK_THAT(refusal("nuq2:rotate=hadamard,value=channel"), ContainsSubstring("axis token"));
+  CHECK_THAT(refusal("nuq2:feedback,range=window"), ContainsSubstring("before the window is seen"));
+  CHECK_THAT(refusal("nuq2:icm=17"), ContainsSubstring("0 to 16"));
+  CHECK_THAT(refusal("nuq2:icm"), ContainsSubstring("0 to 16"));
+  CHECK_THAT(refusal("nuq2:clip=1.5"), ContainsSubstring("at most 1"));
+  CHECK_THAT(refusal("nuq2:clip=0"), ContainsSubstring("above 0"));
+  CHECK_THAT(refusal("nuq2:clip=nan"), ContainsSubstring("clip takes"));
+  CHECK_THAT(refusal("nuq2:damp=1"), ContainsSubstring("such as 1%"));
+  CHECK_THAT(refusal("nuq2:damp=2%"), ContainsSubstring("damp= is for"));
+  CHECK_THAT(refusal("nuq2:order=natural"), ContainsSubstring("order="));
+  CHECK_THAT(refusal("nuq2:order=random,feedback"), ContainsSubstring("energy, ascending, natural"));
+  CHECK_THAT(refusal("nuq2:clip=0.9,weights=none"), ContainsSubstring("nothing here uses them"));
+  CHECK_THAT(refusal("nuq2:feedback=yes"), ContainsSubstring("on, off"));
+  CHECK_THAT(refusal("nuq2:rotate=pca"), ContainsSubstring("none, hadamard"));
+}
+
+TEST_CASE("Widths have a choice around their mean and whole bits per pair") {
+  CHECK(width_choices(parse_recipe("kvq1.5").key) == std::vector<int>{0, 1, 2, 3, 4});
+  CHECK(width_choices(parse_recipe("kvq2").key) == std::vector<int>{1, 2, 3, 4});
+  CHECK(width_choices(parse_recipe("kvq3").key) == std::vector<int>{1, 2, 3, 4, 5});
+  CHECK(width_choices(parse_recipe("kvq4").key) == std::vector<int>{2, 3, 4, 5, 6});
+  CHECK(head_vector_bits(parse_recipe("kvq1.5").key, 64) == 96);
+  CHECK(head_vector_bits(parse_recipe("kvq1.5").key, 6) == 0);
+  CHECK(head_vector_bits(parse_recipe("kvq2").key, 6) == 12);
+  CHECK(head_vector_bits(parse_recipe("kvq2").key, 7) == 0);
+}
+
+TEST_CASE("Codes in groups of three take the bits that three of them need") {
+  CHECK(layout::grouped_row_bits(3, 64) == 21 * 5 + 2);
+  CHECK(layout::grouped_row_bits(5, 64) == 21 * 7 + 3);
+  CHECK(layout::grouped_row_bits(10, 64) == 21 * 10 + 4);
+  CHECK(layout::grouped_row_bits(20, 64) == 21 * 13 + 5);
+  CHECK(layout::grouped_row_bits(5, 2) == 6);
+  SideQuantizer side;
+  side.kv_heads = 3, side.head_dim = 64;
+  side.recipe = parse_recipe("kvq2").value;
+  CHECK(side_shape(side).code_bytes() == 3 * 64 * 150 / 8);
+  side.head_dim = 6;
+  CHECK(side_shape(side).code_bytes() == 3 * 113);  // 900 bits a tile, padded to bytes once
+  side.recipe = parse_recipe("kvq1.5").key;
+  side.head_dim = 64;
+  CHECK(side_shape(side).code_bytes() == 3 * 64 * 96 / 8);
+  side.recipe = parse_recipe("kvq3").key;
+  CHECK(side_shape(side).code_bytes() == 3 * layout::code_page_bytes(64, 3));
+}
