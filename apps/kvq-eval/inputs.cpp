@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <kvq/artifacts/quantizer_file.h>
+#include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 
@@ -55,8 +56,9 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     inputs.fingerprints.push_back(std::move(file.fingerprints));
     VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]),
                          file.provenance.parents, ""};
-    inputs.quantizers.push_back(
-        {name, std::make_shared<const Quantizer>(std::move(file.quantizer)), cache, {}, std::move(source)});
+    auto quantizer = std::make_shared<const Quantizer>(std::move(file.quantizer));
+    make_cache(cache, quantizer, 1);  // what it cannot hold is refused before anything else is said or done
+    inputs.quantizers.push_back({name, std::move(quantizer), cache, {}, std::move(source)});
   }
   return inputs;
 }

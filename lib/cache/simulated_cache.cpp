@@ -12,6 +12,7 @@
 #include <kvq/cache/cache_checks.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
+#include <kvq/model/linear.h>
 
 namespace kvq {
 
@@ -124,7 +125,8 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   const auto dtype = input.query.scalar_type();
   const bool rotate_later = side == Side::Key && !recipe.key.post_rope;
   const auto attended = [&](const at::Tensor& part, std::int64_t position) {
-    return (rotate_later && part.size(0) > 0 ? rope_.apply(part, position) : part).to(dtype);
+    const at::Tensor turned = rotate_later && part.size(0) > 0 ? rope_.apply(part, position) : part;
+    return attention_operand(turned.to(dtype), input.bf16);
   };
   if (!recipe.quantized || !parts_.has(input.layer, side))
     return tokens.settled.append(attended(x, input.first_position));
@@ -173,11 +175,12 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
 
-  const at::Tensor query = rope_.apply(input.query, input.first_position);
+  const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
+  const auto dtype = input.query.scalar_type();
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
   const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
   if (!windows[0].waits() && !windows[1].waits())
-    return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position);
+    return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position).to(dtype);
   const auto seen = [&](Tokens& tokens, const ExactWindow& window) {
     SettlingTokens view{window, tokens.settled.all(), tokens.exact, 0};
     if (window.waits()) view.first_exact = layer.length - tokens.exact.size(0);
@@ -188,7 +191,7 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
     if (tokens->exact.defined())
       tokens->exact = without_first(tokens->exact, tokens->exact.size(0) - (layer.length - tokens->settled.length));
   }
-  return result;
+  return result.to(dtype);
 }
 
 void SimulatedCache::reset() {

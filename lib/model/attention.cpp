@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/linear.h>
 #include <kvq/model/rope.h>
 
 namespace kvq {
@@ -84,10 +85,11 @@ void ExactAttention::Grown::append(const at::Tensor& more) {
 at::Tensor ExactAttention::attend(const AttentionInput& input) {
   Layer& layer = layers_.at(input.layer);
   KVQ_ASSERT(layer.key.length == input.first_position);
-  layer.key.append(rope_.apply(input.key, input.first_position));
-  layer.value.append(input.value);
-  return causal_attention(rope_.apply(input.query, input.first_position), layer.key.all(), layer.value.all(),
-                          input.first_position);
+  layer.key.append(attention_operand(rope_.apply(input.key, input.first_position), input.bf16));
+  layer.value.append(attention_operand(input.value, input.bf16));
+  const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
+  return causal_attention(query, layer.key.all(), layer.value.all(), input.first_position)
+      .to(input.query.scalar_type());
 }
 
 void ExactAttention::reset() { layers_.assign(layers_.size(), {}); }

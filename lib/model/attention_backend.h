@@ -17,6 +17,7 @@ struct AttentionInput {
   at::Tensor query;                 ///< `[tokens, heads, head_dim]`, before RoPE
   at::Tensor key;                   ///< `[tokens, kv_heads, head_dim]`, before RoPE
   at::Tensor value;                 ///< `[tokens, kv_heads, head_dim]`
+  bool bf16 = false;  ///< backends that attend through libtorch multiply bf16 operands (attention_operand)
 };
 
 /// Holds the state of one sequence (all layers). Appends keys and values, then answers the queries; query t sees the

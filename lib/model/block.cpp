@@ -25,6 +25,7 @@ at::Tensor block_forward(const ModelConfig& config, LinearMode mode, const Layer
   input.query = parts[0].view({tokens, kv.heads, kv.head_dim});
   input.key = parts[1].view({tokens, kv.kv_heads, kv.head_dim});
   input.value = parts[2].view({tokens, kv.kv_heads, kv.head_dim});
+  input.bf16 = mode != LinearMode::Fp32;
   check_finite(input.query, where, "query", first_position);
   check_finite(input.key, where, "key", first_position);
   check_finite(input.value, where, "value", first_position);

@@ -23,6 +23,11 @@ LinearMode linear_mode(Dtype dtype) {
   return cpu_multiplies_bf16() ? LinearMode::Bf16 : LinearMode::Bf16Rounded;
 }
 
+at::Tensor attention_operand(const at::Tensor& x, bool bf16) {
+  if (!bf16) return x;
+  return cpu_multiplies_bf16() ? x.to(at::kBFloat16) : rounded(x);
+}
+
 at::ScalarType weight_type(LinearMode mode) { return mode == LinearMode::Bf16 ? at::kBFloat16 : at::kFloat; }
 
 at::Tensor linear(LinearMode mode, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {

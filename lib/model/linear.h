@@ -16,6 +16,10 @@ enum class LinearMode {
 };
 LinearMode linear_mode(Dtype dtype);
 
+/// A rotated query or key, or a value, as attention multiplies it: itself, or rounded to bf16, in a type that this CPU
+/// multiplies well. Differentiable.
+at::Tensor attention_operand(const at::Tensor& x, bool bf16);
+
 /// What a weight is stored as.
 at::ScalarType weight_type(LinearMode mode);
 

@@ -110,6 +110,29 @@ TEST_CASE("RoPE accepts slices of a wider tensor and keeps bf16") {
   CHECK(rope.apply(slice.to(at::kBFloat16), 3).scalar_type() == at::kBFloat16);
 }
 
+TEST_CASE("In bf16, attention multiplies rounded operands and answers in fp32") {
+  const KvShape shape{.layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 16};
+  const RopeParams params{.theta = 10000.0, .rotary_dim = 16};
+  const at::Tensor q = random({40, 4, 16}, 14), k = random({40, 2, 16}, 15), v = random({40, 2, 16}, 16);
+  RopeTable rope(params);
+  const auto rounded = [](const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFloat); };
+  const at::Tensor wanted = plain_attention(rounded(rope.apply(q, 0)), rounded(rope.apply(k, 0)), rounded(v), 0);
+  ExactAttention cache(shape, params);
+  std::int64_t first = 0;
+  for (const std::int64_t count : {25, 14, 1}) {
+    const at::Tensor answer = cache.attend({.layer = 0,
+                                            .first_position = first,
+                                            .query = q.narrow(0, first, count),
+                                            .key = k.narrow(0, first, count),
+                                            .value = v.narrow(0, first, count),
+                                            .bf16 = true});
+    CHECK(answer.scalar_type() == at::kFloat);
+    // Weights and answer may be rounded, too, each by at most 2^-9 of themselves.
+    CHECK(max_abs_difference(answer, wanted.narrow(0, first, count)) <= 2 * 0.002 * v.abs().max().item<double>());
+    first += count;
+  }
+}
+
 TEST_CASE("The exact cache: any cut into calls gives the same answers, reset forgets") {
   const KvShape shape{.layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8};
   const RopeParams params{.theta = 10000.0, .rotary_dim = 8};
