@@ -16,6 +16,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 #include <kvq/eval/report_reader.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq::apps {
 
@@ -62,14 +63,12 @@ struct FitGroup {
   fs::path thresholds;  ///< empty: none needed
 };
 
-bool needs_thresholds(const SideRecipe& side) { return side.outliers > 0 && side.range == RangeKind::Static; }
-
 std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::map<std::tuple<std::size_t, bool, int, double>, FitGroup> groups;
   std::set<fs::path> known;
   for (const PlannedCell& cell : run.plan.cells) {
     if (fs::exists(cell.result) || fs::exists(cell.quantizer) || !known.insert(cell.quantizer).second) continue;
-    const bool needs = needs_thresholds(cell.recipe.key) || needs_thresholds(cell.recipe.value);
+    const bool needs = needs_thresholds_file(cell.recipe.key) || needs_thresholds_file(cell.recipe.value);
     const int sinks = needs ? cell.recipe.sinks : 0;
     const double cap = needs ? cell.recipe.key.cap : 0;
     FitGroup& group = groups[{cell.calibration, needs, sinks, cap}];
@@ -78,7 +77,7 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
     group.cap = cap;
     group.recipes.push_back(cell.recipe);
     for (const Side side : kSides) {
-      if (needs_thresholds(cell.recipe.side(side))) group.fractions.insert(cell.recipe.side(side).outliers);
+      if (needs_thresholds_file(cell.recipe.side(side))) group.fractions.insert(cell.recipe.side(side).outliers);
     }
   }
   std::vector<FitGroup> list;

@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kLengths[] = {2048, 32768};
 
 std::string levels_of(const SideQuantizer& side) {
+  if (side.codebooks.empty()) return "fixed";  // q4_0, q8_0, fp8
   const std::vector<float>& levels = side.codebooks.front().centroids;
   if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
     return fmt::format("{} to {}", levels.size(), side.codebooks.back().centroids.size());
@@ -87,11 +88,13 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
       if (ranges)
         std::nth_element(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(widths.size() / 2), widths.end());
       const auto if_ranges = [&](const std::string& text) { return ranges ? text : std::string("–"); };
-      const std::vector<float>& centroids = side.codebooks.front().centroids;
+      const auto end_level = [&](float level) { return side.codebooks.empty() ? "–" : short_number(level); };
+      const std::vector<float> centroids =
+          side.codebooks.empty() ? std::vector<float>{0.0f} : side.codebooks.front().centroids;
       table.rows.push_back(
           {std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
            if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)),
-           levels_of(side), short_number(centroids.front()), short_number(centroids.back()),
+           levels_of(side), end_level(centroids.front()), end_level(centroids.back()),
            short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
       Json books = Json::array();
       for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);

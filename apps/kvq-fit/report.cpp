@@ -1,5 +1,7 @@
 #include "kvq-fit/report.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -25,6 +27,12 @@ nlohmann::ordered_json counted_json(const Quantizer& quantizer, std::int64_t tok
                                       : nlohmann::ordered_json(counted_bits(quantizer, tokens));
 }
 
+// Block formats fit nothing.
+std::string error_text(double error) { return std::isnan(error) ? "-" : fmt::format("{:.3g}", error); }
+nlohmann::ordered_json error_json(double error) {
+  return std::isnan(error) ? nlohmann::ordered_json() : nlohmann::ordered_json(error);
+}
+
 }  // namespace
 
 std::string fits_as_text(const std::vector<Fitted>& fits) {
@@ -33,8 +41,7 @@ std::string fits_as_text(const std::vector<Fitted>& fits) {
   for (const Fitted& fit : fits) {
     table.rows.push_back({short_form(fit.quantizer.recipe), fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe)),
                           counted_text(fit.quantizer, kShort), counted_text(fit.quantizer, kLong),
-                          fmt::format("{:.3g}", fit.report.error[0]), fmt::format("{:.3g}", fit.report.error[1]),
-                          fit.file.string()});
+                          error_text(fit.report.error[0]), error_text(fit.report.error[1]), fit.file.string()});
   }
   return to_text(table);
 }
@@ -48,8 +55,8 @@ std::string fits_as_json(const std::vector<Fitted>& fits) {
                     {"bits_counted", counted_json(fit.quantizer, kShort)},
                     {"bits_counted_32k", counted_json(fit.quantizer, kLong)},
                     {"table_bytes", table_bytes(fit.quantizer)},
-                    {"error_key", fit.report.error[0]},
-                    {"error_value", fit.report.error[1]}});
+                    {"error_key", error_json(fit.report.error[0])},
+                    {"error_value", error_json(fit.report.error[1])}});
   }
   return nlohmann::ordered_json({{"fits", std::move(list)}}).dump(2);
 }

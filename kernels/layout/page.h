@@ -3,7 +3,7 @@
 // says what the parts are. Every reader and writer (CPU, CUDA, reference) takes offsets from here and nowhere else.
 //
 //   codes            [kv_heads][head_dim] rows of 8 * bits bytes
-//   ranges           [64][2] fp16, zero and scale
+//   ranges           [64][2] fp16, zero and scale; SideShape says what recipes that only simulated caches hold add
 //   outlier values   [entries] fp16
 //   outlier channels [entries], 1 or 2 bytes each
 //   outlier counts   [64][groups], 1 or 2 bytes each
@@ -26,10 +26,15 @@ inline constexpr std::uint32_t kNoBlock = 0xffffffffu;  ///< link that leads now
 struct SideShape {
   int kv_heads = 0, head_dim = 0;
   int bits = 0;                       ///< 1 … 8
-  bool token_ranges = false;          ///< zero and scale per token (axis token, range online)
+  bool token_ranges = false;          ///< zero and scale per token, or for each of its groups of channels (online)
   int outliers_per_end = 0;           ///< axis token: exact values on each end of a token; 0: none
   bool varying_outliers = false;      ///< axis channel with static thresholds: number differs from token to token
   std::int64_t outlier_capacity = 0;  ///< entries in the page, if varying; a multiple of kOutlierBlockEntries, or 0
+  // What packed caches cannot hold yet, counted for simulated ones:
+  int ranges = 1;                  ///< ranges of a token; with group_tokens, of a group
+  int group_tokens = 0;            ///< axis channel-group: tokens that share ranges; 0: none
+  int zero_bits = 8 * kHalfBytes;  ///< of a zero point; a scale is fp16
+  int group_outliers_per_end = 0;  ///< axis channel-group, rule topk: exact values on each end of a channel in a group
   /// Codes of one page and kv head where not all are alike (widths=pair, grouped_codes.h); 0: 64 · bits a channel.
   std::int64_t head_code_bits = 0;
 
@@ -44,6 +49,27 @@ struct SideShape {
   constexpr std::int64_t row_bytes() const { return std::int64_t{kPageTokens} * bits / 8; }
   constexpr std::int64_t code_bytes() const {
     return kv_heads * (head_code_bits > 0 ? div_up(head_code_bits, 8) : code_page_bytes(head_dim, bits));
+  }
+  /// Ranges in a page: of its tokens, or of the groups of tokens that lie in it. Larger groups: long_group_bytes().
+  constexpr std::int64_t range_bytes() const {
+    const int sets = token_ranges                                      ? kPageTokens
+                     : group_tokens > 0 && group_tokens <= kPageTokens ? kPageTokens / group_tokens
+                                                                       : 0;
+    return div_up(std::int64_t{sets} * ranges * (8 * kHalfBytes + zero_bits), 8);
+  }
+  /// Outliers of one group of tokens, rule topk: values and the tokens that they are of.
+  constexpr std::int64_t group_outlier_bytes() const {
+    const int entries = 2 * group_outliers_per_end < group_tokens ? 2 * group_outliers_per_end : group_tokens;
+    return std::int64_t{width()} * entries * (kHalfBytes + (group_tokens > 256 ? 2 : 1));
+  }
+  /// The part of these in a page.
+  constexpr std::int64_t page_group_outlier_bytes() const {
+    return group_tokens > 0 && group_tokens <= kPageTokens ? kPageTokens / group_tokens * group_outlier_bytes() : 0;
+  }
+  /// What a group of more tokens than a page holds keeps apart from the pages: ranges and outliers.
+  constexpr std::int64_t long_group_bytes() const {
+    if (group_tokens <= kPageTokens) return 0;
+    return div_up(std::int64_t{ranges} * (8 * kHalfBytes + zero_bits), 8) + group_outlier_bytes();
   }
   constexpr std::int64_t count_bytes() const {
     return varying_outliers
@@ -75,7 +101,7 @@ constexpr PageLayout page_layout(const SideShape& key, const SideShape& value) {
   };
   SideParts &k = page.key_parts, &v = page.value_parts;
   place(k.codes, key.code_bytes(), v.codes, value.code_bytes());
-  place(k.ranges, key.token_ranges ? range_page_bytes() : 0, v.ranges, value.token_ranges ? range_page_bytes() : 0);
+  place(k.ranges, key.range_bytes(), v.ranges, value.range_bytes());
   place(k.outlier_values, key.page_entries() * kHalfBytes, v.outlier_values, value.page_entries() * kHalfBytes);
   place(k.outlier_channels, key.page_entries() * key.channel_bytes(), v.outlier_channels,
         value.page_entries() * value.channel_bytes());
@@ -83,6 +109,7 @@ constexpr PageLayout page_layout(const SideShape& key, const SideShape& value) {
   if (key.varying_outliers || value.varying_outliers) end = div_up(end, 4) * 4;
   place(k.overflow_link, key.varying_outliers ? kOverflowLinkBytes : 0, v.overflow_link,
         value.varying_outliers ? kOverflowLinkBytes : 0);
+  end += key.page_group_outlier_bytes() + value.page_group_outlier_bytes();
   page.used = end;
   page.bytes = div_up(end, kPageAlignment) * kPageAlignment;
   return page;

@@ -10,6 +10,7 @@
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/quant/footprint.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -24,7 +25,7 @@ h5::Shape channels_of(const KvShape& shape) {
 void write_side(const h5::Group& group, const KvShape& shape, const SideQuantizer& side) {
   group.set("exponent", std::int64_t{side.exponent});
   group.set("outlier_rate", side.outlier_rate);
-  if (side.recipe.range == RangeKind::Static) {
+  if (stores_thresholds(side.recipe)) {
     group.write("lower", channels_of(shape), std::span(side.lower));
     group.write("upper", channels_of(shape), std::span(side.upper));
   }
@@ -45,7 +46,7 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   if (side.outlier_rate < 0 || side.outlier_rate > 1) {
     group.damaged("outlier_rate", fmt::format("attribute is {}, 0 to 1 are possible", side.outlier_rate));
   }
-  if (recipe.range == RangeKind::Static) {
+  if (stores_thresholds(recipe)) {
     side.lower = group.read_floats("lower", channels_of(shape));
     side.upper = group.read_floats("upper", channels_of(shape));
     schema::require_finite(group, "lower", channels_of(shape), side.lower);
@@ -113,6 +114,11 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     root.damaged("recipe_toml", fmt::format("attribute: {}", error.what()));
   }
   if (!quantizer.recipe.quantized) root.damaged("recipe_toml", "attribute says that nothing is quantized");
+  try {
+    check_shape(quantizer.recipe, quantizer.shape.kv_heads, quantizer.shape.head_dim);
+  } catch (const Error& error) {
+    root.damaged("recipe_toml", fmt::format("attribute does not go with the file's shape: {}", error.what()));
+  }
   file.fingerprints = root.read_words("fingerprints", {h5::kAnyOrNone});
   if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end()))
     root.damaged("fingerprints", "is not sorted");

@@ -6,6 +6,8 @@
 
 #include <kvq/config/toml_table.h>
 #include <kvq/core/error.h>
+#include <kvq/quant/method_words.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 
 namespace kvq {
@@ -42,13 +44,19 @@ std::string side_to_toml(Side which, const SideRecipe& side) {
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
   text += fmt::format("bits = {}\n", side.half_bit ? side.bits + 0.5 : side.bits);
   text += fmt::format("axis = \"{}\"\n", word_of(kAxisWords, side.axis));
+  if (side.group != 0) text += fmt::format("group = {}\n", side.group);
   text += fmt::format("range = \"{}\"\n", word_of(kRangeWords, side.range));
+  if (side.integer_zero) text += fmt::format("zero = \"{}\"\n", word_of(kZeroWords, true));
   if (which == Side::Key) text += fmt::format("rope = \"{}\"\n", word_of(kRopeWords, side.post_rope));
   text += fmt::format("outliers = {}\n", toml_float(side.outliers));
-  if (which == Side::Key) text += fmt::format("cap = {}\n", toml_float(side.cap));
+  if (side.rule != OutlierRule::Usual) text += fmt::format("rule = \"{}\"\n", word_of(kRuleWords, side.rule));
+  if (which == Side::Key || side.cap > 0) text += fmt::format("cap = {}\n", toml_float(side.cap));
   text += fmt::format("weights = \"{}\"\n", word_of(kWeightWords, side.weights));
-  text += fmt::format("share = \"{}\"\n", word_of(kShareWords, side.share));
+  text += side.share == Share::Channels ? fmt::format("share = \"{}\"\n", side.share_channels)
+                                        : fmt::format("share = \"{}\"\n", word_of(kShareWords, side.share));
   text += fmt::format("qnorm = {}\n", side.qnorm);
+  if (side.recent != 0) text += fmt::format("recent = {}\n", side.recent);
+  if (side.flush != 0) text += fmt::format("flush = {}\n", side.flush);
   return text + rounding_to_toml(which, side);
 }
 
@@ -66,9 +74,23 @@ int small_integer(const TomlTable& table, const std::string& key, std::int64_t v
   return static_cast<int>(value);
 }
 
-/// A whole number, or one and a half: 1.5.
+void read_count(const TomlTable& table, const std::string& key, int& value) {
+  if (const auto count = table.integer(key)) value = small_integer(table, key, *count);
+}
+
+/// A word, or a number of channels.
+void read_share(const TomlTable& table, SideRecipe& side) {
+  const std::optional<std::string> word = table.text("share");
+  const std::optional<int> channels = word ? parse_count(*word) : std::nullopt;
+  if (!channels) return read_word(table, "share", kShareWords, side.share);
+  side.share = Share::Channels;
+  side.share_channels = *channels;
+}
+
+/// A whole number, or one and a half: 1.5. Block formats have their own.
 void read_bits(const TomlTable& table, SideRecipe& side) {
   const std::optional<double> bits = table.number("bits");
+  if (!bits && is_block_format(side.codebook)) return;
   if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
   side.half_bit = *bits - std::floor(*bits) == 0.5;
   const double whole = side.half_bit ? std::floor(*bits) : *bits;
@@ -96,20 +118,33 @@ void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
 }
 
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
-  SideRecipe side = default_side(which);
+  SideRecipe side;
   if (!table.text("codebook"))
     table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
+  side = usual_side(which, side.codebook);
   read_bits(table, side);
-  read_word(table, "axis", kAxisWords, side.axis);
-  side.range = side.axis == Axis::Channel ? RangeKind::Static : RangeKind::Online;
+  if (table.text("axis")) {
+    read_word(table, "axis", kAxisWords, side.axis);
+    if (!is_block_format(side.codebook)) {
+      side.range = usual_range(side.axis);
+      side.group = is_grouped(side.axis) ? kUsualGroup : 0;
+    }
+  }
+  read_count(table, "group", side.group);
   read_word(table, "range", kRangeWords, side.range);
+  read_word(table, "zero", kZeroWords, side.integer_zero);
   if (which == Side::Key) read_word(table, "rope", kRopeWords, side.post_rope);
   side.outliers = table.number("outliers").value_or(side.outliers);
-  if (which == Side::Key) side.cap = table.number("cap").value_or(side.cap);
+  read_word(table, "rule", kRuleWords, side.rule);
+  side.rule = canonical_rule(side, side.rule);
+  side.cap = table.number("cap").value_or(side.cap);
   read_word(table, "weights", kWeightWords, side.weights);
-  read_word(table, "share", kShareWords, side.share);
+  read_share(table, side);
   side.qnorm = table.flag("qnorm").value_or(side.qnorm);
+  read_count(table, "recent", side.recent);
+  read_count(table, "flush", side.flush);
+  if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) side.flush = 0;
   read_rounding(table, which, side);
   table.reject_unknown();
   return side;

@@ -5,6 +5,7 @@
 
 #include <kvq/artifacts/internal/rounding_datasets.h>
 #include <kvq/artifacts/internal/schema.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -31,8 +32,9 @@ std::vector<BookSet> book_sets(const SideQuantizer& side) {
     for (const int bits : width_choices(side.recipe))
       sets.push_back({fmt::format("_{}", bits), 1, std::uint64_t{1} << bits});
   } else {
-    const int count = side.recipe.share == Share::Head ? side.kv_heads : 1;
-    sets.push_back({"", static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(code_levels(side.recipe))});
+    const int count = codebook_count(side.recipe, side.kv_heads, side.head_dim);
+    if (count > 0)
+      sets.push_back({"", static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(code_levels(side.recipe))});
   }
   return sets;
 }

@@ -1,8 +1,11 @@
 #include <kvq/cache/packed_pool.h>
 
+#include <string>
+
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq {
@@ -14,20 +17,7 @@ constexpr std::int64_t kPagesPerChunk = 8, kOverflowBlocksPerChunk = 256;
 }  // namespace
 
 const Quantizer& check_packable(const Quantizer& quantizer) {
-  if (!quantizer.recipe.quantized) fail(ErrorKind::Usage, "recipe 'none' quantizes nothing: there are no bits to pack");
-  for (const Side side : kSides) {
-    if (quantizer.recipe.side(side).range == RangeKind::Window) {
-      fail(ErrorKind::Usage,
-           fmt::format("recipe '{}': range=window is an oracle that knows the evaluated window: only the "
-                       "simulated cache has it",
-                       short_form(quantizer.recipe)));
-    }
-    if (!fits_packed_pages(quantizer.recipe.side(side))) {
-      fail(ErrorKind::Usage, fmt::format("recipe '{}': packed caches hold no widths=pair, no 3, 5, 10 or 20 levels and "
-                                         "no rotate= yet; use --cache simulated",
-                                         short_form(quantizer.recipe)));
-    }
-  }
+  if (const std::string refusal = packed_refusal(quantizer.recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
   if (static_cast<int>(quantizer.layers.size()) != quantizer.shape.layers) {
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} layers, but its shape says {}", quantizer.layers.size(),
                                           quantizer.shape.layers));

@@ -4,41 +4,69 @@
 #include <span>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <kvq/cache/cache_checks.h>
+#include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/linear.h>
 
 namespace kvq {
 
-/// Tokens so far at the front of a tensor with room for more.
-struct SimulatedCache::Stored {
-  at::Tensor store;  ///< `[room, kv_heads, head_dim]`
+namespace {
 
-  void append(const at::Tensor& more, std::int64_t length) {
+std::span<float> numbers(const at::Tensor& x) {
+  return {x.mutable_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
+}
+
+at::Tensor join(const at::Tensor& a, const at::Tensor& b) { return a.defined() ? at::cat({a, b}, 0) : b; }
+
+/// What stands before token `count` is dropped; a copy, so that the memory goes with it.
+at::Tensor without_first(const at::Tensor& x, std::int64_t count) {
+  return x.narrow(0, count, x.size(0) - count).clone();
+}
+
+/// Tokens so far at the front of a tensor with room for more.
+struct Grown {
+  at::Tensor store;  ///< `[room, kv_heads, head_dim]`
+  std::int64_t length = 0;
+
+  void append(const at::Tensor& more) {
     const std::int64_t needed = length + more.size(0);
     if (length == 0) {
       store = more;
-      return;
+    } else {
+      if (needed >
+          store.size(0)) {  // doubling: a token by token continuation copies each token a constant number of times
+        at::Tensor larger =
+            at::empty({std::max(2 * store.size(0), needed), more.size(1), more.size(2)}, more.options());
+        larger.narrow(0, 0, length).copy_(store.narrow(0, 0, length));
+        store = larger;
+      }
+      store.narrow(0, length, more.size(0)).copy_(more);
     }
-    if (needed >
-        store.size(0)) {  // doubling: a token by token continuation copies each token a constant number of times
-      at::Tensor larger = at::empty({std::max(2 * store.size(0), needed), more.size(1), more.size(2)}, more.options());
-      larger.narrow(0, 0, length).copy_(store.narrow(0, 0, length));
-      store = larger;
-    }
-    store.narrow(0, length, more.size(0)).copy_(more);
+    length = needed;
   }
+  at::Tensor all() const { return store.narrow(0, 0, length); }
+};
+
+}  // namespace
+
+/// Keys or values of one layer.
+struct SimulatedCache::Tokens {
+  Grown settled;       ///< as they stay
+  at::Tensor waiting;  ///< fp32, before RoPE if that is where they are quantized: tokens that are still exact
+  at::Tensor exact;    ///< the same as attention takes them
+  std::vector<std::uint32_t> outliers;  ///< exact values per token, 0 for sinks and what is not settled
 };
 
 struct SimulatedCache::Layer {
-  std::vector<SideEncoder> encoders;  ///< by Side; none for an unquantized recipe
-  std::int64_t length = 0;            ///< tokens so far
-  Stored key, value;
-  std::vector<std::uint32_t> outliers[2];  ///< by Side; exact values per token, 0 for sinks
+  std::vector<SideSimulator> simulators;  ///< by Side; none for an unquantized recipe
+  std::int64_t length = 0;                ///< tokens so far
+  Tokens tokens[2];                       ///< by Side
 };
 
 SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
@@ -51,44 +79,84 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
   }
   layers_.resize(static_cast<std::size_t>(quantizer_->shape.layers));
   if (!quantizer_->recipe.quantized) return;
+  check_shape(quantizer_->recipe, quantizer_->shape.kv_heads, quantizer_->shape.head_dim);
   if (quantizer_->layers.size() != layers_.size()) {
     fail(ErrorKind::Mismatch,
          fmt::format("quantizer has {} layers, but its shape says {}", quantizer_->layers.size(), layers_.size()));
   }
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
-    for (const Side side : kSides) layers_[layer].encoders.emplace_back(quantizer_->layers[layer].side(side));
+    for (const Side side : kSides) layers_[layer].simulators.emplace_back(quantizer_->layers[layer].side(side));
   }
 }
 
 SimulatedCache::~SimulatedCache() = default;
 
-/// Quantizes `x`, contiguous fp32 `[tokens, kv_heads, head_dim]`, in place.
-void SimulatedCache::quantize(const at::Tensor& x, const AttentionInput& input, Side side) {
+ExactWindow SimulatedCache::window_of(int layer, Side side) const {
+  return quantizer_->recipe.quantized && parts_.has(layer, side) ? exact_window(quantizer_->recipe, side)
+                                                                 : ExactWindow{};
+}
+
+/// Takes tokens `first` … as they come, the first `sinks` of them to stay exact, into the settled ones. `x`, contiguous
+/// fp32 `[tokens, kv_heads, head_dim]`, is overwritten. `rounded`: it has been through round_exact().
+void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side side, std::int64_t first,
+                            std::int64_t sinks, bool rounded) {
+  if (x.size(0) == 0) return;
+  const SideSimulator& simulator = layers_[static_cast<std::size_t>(layer)].simulators[static_cast<std::size_t>(side)];
+  const std::span<float> values = numbers(x);
+  const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * x.size(1) * x.size(2)));
+  const std::span<std::uint32_t> outliers =
+      std::span(tokens.outliers)
+          .subspan(static_cast<std::size_t>(first + sinks), static_cast<std::size_t>(x.size(0) - sinks));
+  std::int64_t token = first;  // of the first value in the call below that may throw
+  try {
+    if (!rounded) simulator.round_exact(exact);
+    token += sinks;
+    simulator.round_trip(values.subspan(exact.size()), token, threads_, outliers);
+  } catch (const ExactOverflow& overflow) {
+    fail_overflow(layer, side, token, static_cast<int>(x.size(2)), overflow);
+  }
+}
+
+/// `x`, contiguous fp32 `[tokens, kv_heads, head_dim]`, is overwritten.
+void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Side side) {
   Layer& layer = layers_[static_cast<std::size_t>(input.layer)];
-  const SideEncoder& encoder = layer.encoders[static_cast<std::size_t>(side)];
+  Tokens& tokens = layer.tokens[static_cast<int>(side)];
   const Recipe& recipe = quantizer_->recipe;
+  const auto dtype = input.query.scalar_type();
+  const bool rotate_later = side == Side::Key && !recipe.key.post_rope;
+  const auto attended = [&](const at::Tensor& part, std::int64_t position) {
+    const at::Tensor turned = rotate_later && part.size(0) > 0 ? rope_.apply(part, position) : part;
+    return attention_operand(turned.to(dtype), input.bf16);
+  };
+  if (!recipe.quantized || !parts_.has(input.layer, side))
+    return tokens.settled.append(attended(x, input.first_position));
   if (recipe.side(side).range == RangeKind::Window && input.first_position != 0) {
     fail(ErrorKind::Usage,
          fmt::format("range=window takes the range of the whole window, but token {} comes in a later call: "
                      "such a recipe cannot continue a text",
                      input.first_position));
   }
-  const std::int64_t tokens = x.size(0), width = x.size(1) * x.size(2);
-  const auto sinks = std::clamp<std::int64_t>(recipe.sinks - input.first_position, 0, tokens);
-  const std::span<float> values(x.mutable_data_ptr<float>(), static_cast<std::size_t>(tokens * width));
-  const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * width));
-  const std::span<float> coded = values.subspan(exact.size());
-  std::vector<std::uint32_t>& counts = layer.outliers[static_cast<std::size_t>(side)];
-  counts.resize(static_cast<std::size_t>(input.first_position + tokens));
-  const std::span<std::uint32_t> outliers = std::span(counts).last(static_cast<std::size_t>(tokens - sinks));
-  std::int64_t token = input.first_position;  // of the first value in the call below that may throw
-  try {
-    encoder.round_exact(exact);
-    token += sinks;
-    encoder.round_trip(coded, threads_, outliers);
-  } catch (const ExactOverflow& overflow) {
-    fail_overflow(input.layer, side, token, static_cast<int>(x.size(2)), overflow);
+  const std::int64_t length = input.first_position + x.size(0);
+  tokens.outliers.resize(static_cast<std::size_t>(length));
+  const ExactWindow window = window_of(input.layer, side);
+  const std::int64_t first = tokens.settled.length, settled = window.settled(length);
+  const std::int64_t sinks = std::clamp<std::int64_t>(window.sinks - first, 0, settled - first);
+  if (!window.waits()) {
+    settle(tokens, x, input.layer, side, first, sinks, false);
+    return tokens.settled.append(attended(x, first));
   }
+  const SideSimulator& simulator = layer.simulators[static_cast<std::size_t>(side)];
+  try {
+    simulator.round_exact(numbers(x));
+  } catch (const ExactOverflow& overflow) {
+    fail_overflow(input.layer, side, input.first_position, static_cast<int>(x.size(2)), overflow);
+  }
+  tokens.waiting = join(tokens.waiting, x);
+  tokens.exact = join(tokens.exact, attended(x, input.first_position));
+  const at::Tensor leaving = tokens.waiting.narrow(0, 0, settled - first).clone();
+  settle(tokens, leaving, input.layer, side, first, sinks, true);
+  if (settled > first || first == 0) tokens.settled.append(attended(leaving, first));
+  tokens.waiting = without_first(tokens.waiting, settled - first);
 }
 
 at::Tensor SimulatedCache::attend(const AttentionInput& input) {
@@ -99,32 +167,37 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const auto private_copy = [](const at::Tensor& x) {
     return x.detach().to(at::TensorOptions().dtype(at::kFloat), false, true, at::MemoryFormat::Contiguous);
   };
-  at::Tensor value = private_copy(input.value);
-  at::Tensor key;
-  const bool post_rope = quantizer_->recipe.key.post_rope;
-  key = post_rope ? rope_.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
-                  : private_copy(input.key);
-  if (quantizer_->recipe.quantized) {
-    if (parts_.has(input.layer, Side::Key)) quantize(key, input, Side::Key);
-    if (parts_.has(input.layer, Side::Value)) quantize(value, input, Side::Value);
-  }
-  if (!post_rope) key = rope_.apply(key, input.first_position);
-
-  const auto dtype = input.query.scalar_type();
-  layer.key.append(attention_operand(key.to(dtype), input.bf16), layer.length);
-  layer.value.append(attention_operand(value.to(dtype), input.bf16), layer.length);
+  const Recipe& recipe = quantizer_->recipe;
+  const at::Tensor key = recipe.key.post_rope
+                             ? rope_.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
+                             : private_copy(input.key);
+  append(key, input, Side::Key);
+  append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
+
   const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
-  return causal_attention(query, layer.key.store.narrow(0, 0, layer.length),
-                          layer.value.store.narrow(0, 0, layer.length), input.first_position)
-      .to(dtype);
+  const auto dtype = input.query.scalar_type();
+  Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
+  const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
+  if (!windows[0].waits() && !windows[1].waits())
+    return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position).to(dtype);
+  const auto seen = [&](Tokens& tokens, const ExactWindow& window) {
+    SettlingTokens view{window, tokens.settled.all(), tokens.exact, 0};
+    if (window.waits()) view.first_exact = layer.length - tokens.exact.size(0);
+    return view;
+  };
+  at::Tensor result = settling_attention(query, seen(keys, windows[0]), seen(values, windows[1]), input.first_position);
+  for (Tokens* tokens : {&keys, &values}) {  // what is settled now is exact for no later query
+    if (tokens->exact.defined())
+      tokens->exact = without_first(tokens->exact, tokens->exact.size(0) - (layer.length - tokens->settled.length));
+  }
+  return result.to(dtype);
 }
 
 void SimulatedCache::reset() {
   for (Layer& layer : layers_) {
     layer.length = 0;
-    layer.key = layer.value = {};
-    for (std::vector<std::uint32_t>& counts : layer.outliers) counts.clear();
+    for (Tokens& tokens : layer.tokens) tokens = {};
   }
 }
 
@@ -137,7 +210,8 @@ Footprint SimulatedCache::footprint() const {
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
     for (const int side : {0, 1}) {
-      outliers[side].insert(outliers[side].end(), layer.outliers[side].begin(), layer.outliers[side].end());
+      const std::vector<std::uint32_t>& counts = layer.tokens[side].outliers;
+      outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
     }
   }
   return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]});

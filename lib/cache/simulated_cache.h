@@ -1,6 +1,10 @@
 #pragma once
-// A cache that stores what the packed one would give back: keys and values are encoded and decoded on the way in, whole
-// windows at once. The fast teacher-forced path.
+// A cache that stores what a packed one would give back: keys and values are encoded and decoded on the way in, whole
+// windows at once. The fast teacher-forced path, for every recipe.
+//
+// Tokens that wait to be quantized (recent, flush, groups of tokens) are held as exact tokens are, fp16 of x ·
+// 2^-exponent, and quantized from that, as a cache with no other copy must. Every query sees what the cache held once
+// its own token was appended: a token that this fills a group with is quantized for it, too.
 
 #include <cstdint>
 #include <memory>
@@ -10,8 +14,9 @@
 
 #include <kvq/cache/kv_cache.h>
 #include <kvq/model/rope.h>
-#include <kvq/quant/encoder.h>
 #include <kvq/quant/footprint.h>
+#include <kvq/quant/recipe_traits.h>
+#include <kvq/quant/side_simulator.h>
 
 namespace kvq {
 
@@ -19,9 +24,9 @@ namespace kvq {
 /// whatever the dtype. Not thread-safe.
 class SimulatedCache final : public KvCache {
  public:
-  /// Throws Mismatch when the quantizer's parts do not fit each other. An unquantized recipe keeps everything as it is.
-  /// `parts`: quantize these only; then there is no footprint() to ask for. Throws Usage for a layer that the quantizer
-  /// does not have.
+  /// Throws Mismatch when the quantizer's parts do not fit each other, Usage for shapes that its recipe cannot have. An
+  /// unquantized recipe keeps everything as it is. `parts`: quantize these only; then there is no footprint() to ask
+  /// for. Throws Usage for a layer that the quantizer does not have.
   SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts = {});
   ~SimulatedCache() override;
   /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow; Usage when
@@ -35,9 +40,13 @@ class SimulatedCache final : public KvCache {
   std::int64_t tokens() const override;
 
  private:
-  struct Stored;
+  struct Tokens;
   struct Layer;
-  void quantize(const at::Tensor& x, const AttentionInput& input, Side side);
+  void append(const at::Tensor& x, const AttentionInput& input, Side side);
+  void settle(Tokens& tokens, const at::Tensor& x, int layer, Side side, std::int64_t first, std::int64_t sinks,
+              bool rounded);
+  /// Unquantized parts wait for nothing.
+  ExactWindow window_of(int layer, Side side) const;
 
   std::shared_ptr<const Quantizer> quantizer_;
   int threads_;

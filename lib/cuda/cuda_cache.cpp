@@ -48,9 +48,9 @@ void check_device() {
 const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
   check_packable(*quantizer);
   const Recipe& recipe = quantizer->recipe;
-  if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token) {
+  if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token || recipe.value.range != RangeKind::Online) {
     fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the kernels know keys with a range per channel and "
-                                       "values with a range per token; --cache packed knows others",
+                                       "values with their own range per token; --cache packed knows others",
                                        short_form(recipe)));
   }
   if (recipe.key.rounding.uses_blocks() || recipe.value.rounding.uses_blocks()) {

@@ -12,6 +12,7 @@
 #include <kvq/model/rope.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/head_rotation.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -29,7 +30,7 @@ class Ranges {
   }
   double normalised(float x, std::size_t token, std::size_t channel) const {
     double zero = 0, scale = 0;
-    if (side_.recipe.axis == Axis::Channel) {
+    if (side_.recipe.range == RangeKind::Static) {
       zero = zero_[channel];
       scale = scale_[channel];
     } else {
@@ -48,9 +49,8 @@ class Ranges {
 
 std::optional<SideDistribution> distribution_of(const SideQuantizer& side, std::span<const float> x) {
   const SideRecipe& recipe = side.recipe;
-  const bool known = (recipe.axis == Axis::Channel && recipe.range == RangeKind::Static) ||
-                     (recipe.axis == Axis::Token && recipe.range == RangeKind::Online);
-  if (!known || side.codebooks.empty() || x.empty()) return std::nullopt;
+  if (!is_streaming(recipe) || recipe.range == RangeKind::Window || side.codebooks.empty() || x.empty())
+    return std::nullopt;
   EncodedTokens encoded;
   try {
     SideEncoder(side).encode(x, encoded);

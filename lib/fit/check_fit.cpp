@@ -5,6 +5,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/fit/fit.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -19,7 +20,7 @@ std::string available(const ThresholdsFile& thresholds) {
 
 void check_side(const Recipe& recipe, Side side, const ThresholdsFile* thresholds) {
   const SideRecipe& wanted = recipe.side(side);
-  if (wanted.range != RangeKind::Static || wanted.outliers == 0) return;
+  if (!needs_thresholds_file(wanted)) return;
   const std::string needed = fmt::format("recipe {}: {} thresholds for outlier fraction {} with sinks {} are needed",
                                          short_form(recipe), side_name(side), wanted.outliers, recipe.sinks);
   const std::string remedy =
@@ -64,6 +65,7 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
   for (const Recipe& recipe : recipes) {
     if (!recipe.quantized) fail(ErrorKind::Usage, "recipe none is the unquantized baseline: there is nothing to fit");
     validate(recipe);
+    check_shape(recipe, calibration.header().shape.kv_heads, calibration.header().shape.head_dim);
     if (recipe.sinks >= calibration.header().seqlen) {
       fail(ErrorKind::Usage,
            fmt::format("recipe {}: {} sinks leave nothing of the calibration's sequences of {} tokens",

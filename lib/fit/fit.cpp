@@ -11,6 +11,7 @@
 #include <kvq/core/error.h>
 #include <kvq/fit/data_view.h>
 #include <kvq/fit/side_fitter.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -22,7 +23,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 const ChannelThresholds* find_thresholds(const ThresholdsFile* file, const Recipe& recipe, Side side, int layer) {
   const SideRecipe& wanted = recipe.side(side);
-  if (wanted.range != RangeKind::Static || wanted.outliers == 0) return nullptr;
+  if (!needs_thresholds_file(wanted)) return nullptr;
   const ThresholdTensor tensor = side == Side::Value ? ThresholdTensor::Value
                                  : wanted.post_rope  ? ThresholdTensor::KeyPostRope
                                                      : ThresholdTensor::Key;
@@ -36,8 +37,8 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side) {
   const auto key = [&](int index) {
     const SideRecipe& recipe = recipes[index].side(side);
     const int sinks = recipes[index].sinks;
-    return std::tuple(view_of(recipe, sinks), recipe.axis, recipe.range, recipe.outliers, sinks, recipe.share,
-                      recipe.weights);
+    return std::tuple(view_of(recipe, sinks), recipe.axis, recipe.range, recipe.group, recipe.outliers, recipe.rule,
+                      sinks, recipe.share, recipe.share_channels, recipe.weights);
   };
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
   return order;
@@ -45,7 +46,8 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side) {
 
 bool uses_gradients(const std::vector<Recipe>& recipes, Side side) {
   return std::any_of(recipes.begin(), recipes.end(), [&](const Recipe& recipe) {
-    return recipe.side(side).weights != FitWeights::None || needs_blocks(recipe.side(side));
+    const SideRecipe& part = recipe.side(side);
+    return (part.weights != FitWeights::None && !is_block_format(part.codebook)) || needs_blocks(part);
   });
 }
 

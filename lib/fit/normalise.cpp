@@ -10,6 +10,7 @@
 #include <kvq/core/parallel.h>
 #include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -90,7 +91,7 @@ void NormalisedData::compute(const TokenSample& sample, std::span<const float> g
   const bool unweighted = weights == FitWeights::None;
   KVQ_ASSERT(unweighted || gradients.size() == sample.x.size());
   const std::int64_t tokens = sample.tokens(), width = sample.width;
-  const int segment_count = quantizer.recipe.share == Share::Head ? quantizer.kv_heads : 1;
+  const int segment_count = codebook_count(quantizer.recipe, quantizer.kv_heads, quantizer.head_dim);
   const std::int64_t segment_width = width / segment_count;
   values_.resize(sample.x.size());
   weights_.resize(sample.x.size());
@@ -99,7 +100,10 @@ void NormalisedData::compute(const TokenSample& sample, std::span<const float> g
   const bool scaled = weights == FitWeights::Fisher;
   const float gradient_unit = unweighted ? 1.0f : inverse_of(largest.gradient);
   const float scale_unit = scaled ? inverse_of(largest.x) : 0.0f;  // 0: weights without s²
-  const bool per_token = quantizer.recipe.axis == Axis::Token;
+  if (!is_streaming(quantizer.recipe))
+    return compute_found(sample, unweighted ? std::span<const float>() : gradients, quantizer, ranges, scale_unit,
+                         gradient_unit, threads);
+  const bool per_token = quantizer.recipe.range == RangeKind::Online;
 
   std::vector<ChannelTables> tables;
   for (const ChannelRange& range : ranges) tables.emplace_back(range, scale_unit, gradient_unit);

@@ -17,6 +17,9 @@ struct LargestMagnitudes {
 
 /// Values and weights that go into k-means, in segments: the whole layer, or one per kv head. Weight 0: the value takes
 /// no part (sinks, outliers, constant channels). Only the ratios of weights mean something.
+///
+/// Recipes that are not streaming (recipe_traits.h) go through RangeFinder: what it calls exact takes no part, and
+/// groups of tokens that the end of a sequence leaves unfinished do not either, since a cache keeps those exact.
 class NormalisedData {
  public:
   /// `gradients` may be empty for FitWeights::None. `ranges`: per channel, one for all tokens or one per sequence
@@ -34,6 +37,9 @@ class NormalisedData {
   bool weighted(int segment) const { return weighted_[segment] != 0; }
 
  private:
+  /// `gradients` empty: all weights 1.
+  void compute_found(const TokenSample& sample, std::span<const float> gradients, const SideQuantizer& quantizer,
+                     std::span<const ChannelRange> ranges, float scale_unit, float gradient_unit, int threads);
   std::span<const float> part(const std::vector<float>& all, int segment) const {
     const std::size_t length = all.size() / weighted_.size();
     return std::span(all).subspan(segment * length, length);

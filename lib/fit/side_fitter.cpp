@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 
 #include <kvq/fit/block_fisher.h>
 #include <kvq/fit/feedback_fitter.h>
 #include <kvq/fit/kmeans1d.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/pooled_range.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -24,46 +27,74 @@ void SideFitter::begin(const KvShape& shape, const RopeParams& rope, std::int64_
   unweighted_.key.reset();
 }
 
+/// What normalised data and weights depend on.
+SideFitter::Key SideFitter::key_of(SideRecipe recipe, FitWeights weights, int sinks) {
+  recipe.codebook = CodebookKind::Int;
+  if (!recipe.integer_zero) recipe.bits = 1;
+  recipe.post_rope = recipe.qnorm = recipe.half_bit = false;
+  recipe.levels = recipe.recent = recipe.flush = 0;
+  recipe.widths = Widths::Flat;
+  recipe.rotation = Rotation::None;  // begin() had the data turned
+  recipe.rounding = {};
+  recipe.weights = weights;
+  return {recipe, sinks};
+}
+
+TokenSample SideFitter::sequence_sample(std::int64_t sequence) const {
+  const auto length = static_cast<std::size_t>(sample_.seqlen * sample_.width);
+  TokenSample one = sample_;
+  one.x = sample_.x.subspan(static_cast<std::size_t>(sequence) * length, length);
+  one.sequences = 1;
+  return one;
+}
+
+/// Calibrated range: of each channel, or pooled over those that share one.
+ChannelRange SideFitter::range_of(const TokenSample& sample, const SideRecipe& recipe) const {
+  if (recipe.axis == Axis::Channel) return channel_range(sample, recipe.outliers, threads_);
+  std::vector<std::span<const float>> parts;
+  const auto width = static_cast<std::size_t>(sample.width);
+  for (std::int64_t sequence = 0; sequence < sample.sequences; ++sequence) {
+    const auto first = static_cast<std::size_t>(sequence * sample.seqlen + sample.sinks);
+    parts.push_back(sample.x.subspan(first * width, static_cast<std::size_t>(sample.seqlen - sample.sinks) * width));
+  }
+  PooledRange range =
+      pooled_range(parts, sample.width, group_channels(recipe, sample.width), 0.5 * recipe.outliers, threads_);
+  return {std::move(range.lower), std::move(range.upper)};
+}
+
 void SideFitter::set_ranges(SideQuantizer& quantizer, const ChannelThresholds* thresholds) {
   ranges_.clear();
   const SideRecipe& recipe = quantizer.recipe;
-  if (recipe.axis == Axis::Token) return;
   if (recipe.range == RangeKind::Window) {
     // Each sequence of the calibration stands for a window.
-    for (std::int64_t sequence = 0; sequence < sample_.sequences; ++sequence) {
-      const std::size_t length = static_cast<std::size_t>(sample_.seqlen * sample_.width);
-      TokenSample window = sample_;
-      window.x = sample_.x.subspan(sequence * length, length);
-      window.sequences = 1;
-      ranges_.push_back(channel_range(window, recipe.outliers, threads_));
-    }
+    for (std::int64_t sequence = 0; sequence < sample_.sequences; ++sequence)
+      ranges_.push_back(range_of(sequence_sample(sequence), recipe));
     return;
   }
+  if (!stores_thresholds(recipe)) return;
   ranges_.push_back(thresholds != nullptr ? ChannelRange{thresholds->lower, thresholds->upper}
-                                          : channel_range(sample_, 0, threads_));
+                                          : range_of(sample_, recipe));
   quantizer.lower = ranges_[0].lower;
   quantizer.upper = ranges_[0].upper;
 }
 
 double SideFitter::outlier_rate(const SideRecipe& recipe) const {
   if (recipe.outliers == 0) return 0;
-  if (recipe.axis == Axis::Token)
-    return std::min(1.0, 2.0 * outliers_per_end(recipe.outliers, sample_.width) / sample_.width);
+  if (outlier_rule(recipe) == OutlierRule::TopK) {
+    const int values = recipe.axis == Axis::ChannelGroup ? recipe.group : sample_.width;
+    return std::min(1.0, 2.0 * outliers_per_end(recipe.outliers, values) / values);
+  }
   if (ranges_.size() == 1) return outside_rate(sample_, ranges_[0], outlier_cap(recipe.cap, sample_.width), threads_);
   double sum = 0;
   for (std::size_t sequence = 0; sequence < ranges_.size(); ++sequence) {
-    const std::size_t length = static_cast<std::size_t>(sample_.seqlen * sample_.width);
-    TokenSample window = sample_;
-    window.x = sample_.x.subspan(sequence * length, length);
-    window.sequences = 1;
-    sum += outside_rate(window, ranges_[sequence], sample_.width, threads_);
+    sum +=
+        outside_rate(sequence_sample(static_cast<std::int64_t>(sequence)), ranges_[sequence], sample_.width, threads_);
   }
   return sum / static_cast<double>(ranges_.size());
 }
 
 const NormalisedData& SideFitter::normalised(const SideQuantizer& quantizer, FitWeights weights) {
-  const SideRecipe& recipe = quantizer.recipe;
-  const Key key = {recipe.axis, recipe.range, recipe.outliers, weights, recipe.share, sample_.sinks};
+  const Key key = key_of(quantizer.recipe, weights, sample_.sinks);
   Cached& cached = weights == FitWeights::None ? unweighted_ : weighted_;
   if (cached.key != key) {
     cached.data.compute(sample_, gradients_, quantizer, ranges_, weights, largest_, threads_);
@@ -124,6 +155,10 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
   quantizer.exponent = exponent_;
   set_ranges(quantizer, thresholds);
   quantizer.outlier_rate = outlier_rate(recipe);
+  if (is_block_format(recipe.codebook)) {
+    result.error = std::numeric_limits<double>::quiet_NaN();
+    return result;
+  }
   CodebookError error;
   std::vector<double> costs;
   if (needs_blocks(recipe)) costs = fit_feedback(quantizer, blocks(), result.fell_back);
@@ -133,7 +168,7 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
     result.error = error.weight > 0 ? error.error / error.weight : 0;
     return result;
   }
-  const int segments = recipe.share == Share::Head ? shape_.kv_heads : 1;
+  const int segments = codebook_count(recipe, shape_.kv_heads, shape_.head_dim);
   for (int segment = 0; segment < segments; ++segment)
     quantizer.codebooks.push_back(fit_codebook(quantizer, segment, error, result.fell_back));
   result.error = error.weight > 0 ? error.error / error.weight : 0;

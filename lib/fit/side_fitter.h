@@ -3,7 +3,7 @@
 
 #include <optional>
 #include <span>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <kvq/artifacts/thresholds_file.h>
@@ -26,7 +26,7 @@ class SideFitter {
 
   struct Result {
     SideQuantizer quantizer;
-    double error = 0;        ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight
+    double error = 0;        ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight, NaN for block formats
     bool fell_back = false;  ///< weights were asked for and all zero
   };
   /// `thresholds` are those of the recipe's outlier fraction; null where the recipe needs none.
@@ -34,8 +34,11 @@ class SideFitter {
 
  private:
   /// Recipes that agree in this have the same normalised values and weights.
-  using Key = std::tuple<Axis, RangeKind, double, FitWeights, Share, int>;
+  using Key = std::pair<SideRecipe, int>;  ///< without what does not matter here; sinks
 
+  static Key key_of(SideRecipe recipe, FitWeights weights, int sinks);
+  TokenSample sequence_sample(std::int64_t sequence) const;
+  ChannelRange range_of(const TokenSample& sample, const SideRecipe& recipe) const;
   void set_ranges(SideQuantizer& quantizer, const ChannelThresholds* thresholds);
   double outlier_rate(const SideRecipe& recipe) const;
   const NormalisedData& normalised(const SideQuantizer& quantizer, FitWeights weights);

@@ -13,6 +13,7 @@
 #include <kvq/quant/channel_affine.h>
 #include <kvq/quant/head_rotation.h>
 #include <kvq/quant/lane_encoder.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 #include <kvq/quant/token_outliers.h>
 #include <kvq/stats/quantile.h>
@@ -75,7 +76,7 @@ struct SideEncoder::Tables {
   void encode(std::span<const float> x, std::int64_t first_token, EncodedTokens& out) const;
   void decode(const EncodedTokens& encoded, std::span<float> x) const;
 
-  bool per_token() const { return recipe.axis == Axis::Token; }
+  bool per_token() const { return recipe.range == RangeKind::Online; }
   std::uint16_t to_half(float value) const { return float_to_half(value * to_stored); }
   float from_half(std::uint16_t half) const { return half_to_float(half) * from_stored; }
   std::uint16_t exact(float value, std::int64_t token, int channel) const {
@@ -92,7 +93,7 @@ struct SideEncoder::Tables {
   std::optional<HeadRotation> rotation;
   std::optional<LaneEncoder> lane_encoder;  ///< instead of the segments
   std::vector<Segment> segments;
-  std::vector<float> lower, upper, zero, scale, inverse;  ///< `[width]`, channel axis only
+  std::vector<float> lower, upper, zero, scale, inverse;  ///< `[width]`; not for online ranges
 
  private:
   struct Scratch;
@@ -124,6 +125,7 @@ SideEncoder::Tables::Tables(const SideQuantizer& quantizer, SimdLevel level)
       cap(outlier_cap(recipe.cap, width)),
       to_stored(power_of_two(-quantizer.exponent)),
       from_stored(power_of_two(quantizer.exponent)) {
+  KVQ_ASSERT(is_streaming(recipe));
   const std::size_t books = quantizer.codebooks.size();
   if (recipe.rotation != Rotation::None)
     rotation.emplace(quantizer.rotation_scale, quantizer.kv_heads, quantizer.head_dim);
@@ -132,12 +134,13 @@ SideEncoder::Tables::Tables(const SideQuantizer& quantizer, SimdLevel level)
     take_thresholds(quantizer);
     return;
   }
-  if (width <= 0 || (books != 1 && books != static_cast<std::size_t>(quantizer.kv_heads))) {
+  if (width <= 0 || books != static_cast<std::size_t>(codebook_count(recipe, quantizer.kv_heads, quantizer.head_dim))) {
     fail(ErrorKind::Mismatch,
-         fmt::format("quantizer has {} codebooks for {} kv heads of {} channels; 1 or one per head is right", books,
-                     quantizer.kv_heads, quantizer.head_dim));
+         fmt::format("quantizer has {} codebooks for {} kv heads of {} channels; its recipe needs {}", books,
+                     quantizer.kv_heads, quantizer.head_dim,
+                     codebook_count(recipe, quantizer.kv_heads, quantizer.head_dim)));
   }
-  const int segment_width = books == 1 ? width : quantizer.head_dim;
+  const int segment_width = width / static_cast<int>(books);
   for (std::size_t book = 0; book < books; ++book) {
     const Codebook& codebook = quantizer.codebooks[book];
     const auto levels = static_cast<std::size_t>(code_levels(recipe));

@@ -1,6 +1,7 @@
 #pragma once
-// Tokens of one layer and side to codes and back. The one place where rounding happens: simulated, packed and CUDA
-// caches produce the codes that this produces, so the order of floating-point operations here is part of the contract:
+// Tokens of one layer and side to codes and back, each token by itself, for recipes that packed caches can hold
+// (is_streaming() in recipe_traits.h). Simulated, packed and CUDA caches produce the codes that this produces, so the
+// order of floating-point operations here is part of the contract:
 //
 //   x_hat   = (x - zero) * (1 / scale)
 //   code    = number of boundaries < x_hat
@@ -9,15 +10,16 @@
 // all in fp32, each operation rounded, no FMA. A scale that is 0 (or so small that 1 / scale is infinite) has the
 // inverse 0: x_hat is 0, and scale 0 decodes to zero.
 //
-// Channel axis: zero = 0.5 lower + 0.5 upper, scale = 0.5 upper - 0.5 lower, as fp32. With outliers, x < lower or
-// x > upper is exact; without, it takes an end code. A cap leaves at most outlier_cap() values of a token exact: those
-// with the largest excess (lower - x or x - upper, times 1 / scale; infinite for scale 0), ties to the lower channel;
-// the others take end codes.
+// Thresholds (range static, any axis: axes that share a range repeat it for their channels): zero = 0.5 lower + 0.5
+// upper, scale = 0.5 upper - 0.5 lower, as fp32. With outliers, x < lower or x > upper is exact; without, it takes an
+// end code. A cap leaves at most outlier_cap() values of a token exact: those with the largest excess (lower - x or x -
+// upper, times 1 / scale; infinite for scale 0), ties to the lower channel; the others take end codes.
 //
-// Token axis: with outliers the k largest values of the token are exact, then the k smallest of what is left, ties to
-// the lower channel (so a token of equal values loses its first 2k channels); 2k >= width makes all exact, with range
-// 0, 0. Of the rest: zero = half(0.5 min + 0.5 max), scale = half(max(max - zero, zero - min)), where half() rounds to
-// fp16(x * 2^-exponent) and back. Taking the scale around the *stored* zero keeps both ends inside the range.
+// Range of the token (axis token, range online): with outliers the k largest values of the token are exact, then the k
+// smallest of what is left, ties to the lower channel (so a token of equal values loses its first 2k channels); 2k >=
+// width makes all exact, with range 0, 0. Of the rest: zero = half(0.5 min + 0.5 max), scale = half(max(max - zero,
+// zero - min)), where half() rounds to fp16(x * 2^-exponent) and back. Taking the scale around the *stored* zero keeps
+// both ends inside the range.
 //
 // rotate=hadamard: all of this happens to head_rotation.h's forward(x), and decoding ends with its inverse(). Feedback,
 // icm, widths=pair and levels= choose codes as lane_encoder.h says.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include <kvq/core/error.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq {
@@ -26,17 +27,31 @@ double expected_overflow_blocks(const SideQuantizer& side, std::int64_t capacity
   return blocks;
 }
 
+/// Tokens for which a side has slots in pages, sinks included as soon as one stands behind them.
+std::int64_t paged_tokens(const Recipe& recipe, Side side, std::int64_t tokens) {
+  const ExactWindow window = exact_window(recipe, side);
+  const std::int64_t settled = window.settled(tokens);
+  return window.waits() && settled <= window.sinks ? 0 : settled;
+}
+
 /// The pages and exact tokens of one layer, without overflow blocks.
-void add_layer(Footprint& sum, const LayerQuantizer& layer, std::int64_t tokens, int sinks) {
+void add_layer(Footprint& sum, const LayerQuantizer& layer, const Recipe& recipe, std::int64_t tokens) {
   const layout::PageLayout page = page_layout(layer);
-  const std::int64_t pages = layout::pages(tokens);
+  std::int64_t pages = 0;
   Footprint one;
-  for (const layout::SideShape& side : {page.key, page.value}) {
+  for (const Side which : kSides) {
+    const layout::SideShape& side = which == Side::Key ? page.key : page.value;
+    const ExactWindow window = exact_window(recipe, which);
+    const std::int64_t paged = paged_tokens(recipe, which, tokens);
+    pages = std::max(pages, layout::pages(paged));
     one.codes += side.code_bytes();
-    one.ranges += side.token_ranges ? layout::range_page_bytes() : 0;
+    one.ranges += side.range_bytes();
     one.outliers += side.page_entries() * (layout::kHalfBytes + side.channel_bytes()) + side.count_bytes() +
-                    (side.varying_outliers ? layout::kOverflowLinkBytes : 0);
-    sum.exact += std::min<std::int64_t>(sinks, tokens) * side.width() * layout::kHalfBytes;
+                    (side.varying_outliers ? layout::kOverflowLinkBytes : 0) + side.page_group_outlier_bytes();
+    if (side.long_group_bytes() > 0) sum.ranges += layout::div_up(paged, side.group_tokens) * side.long_group_bytes();
+    // Sinks, and room for what waits to be quantized, whether it is used or not.
+    const std::int64_t exact = std::min<std::int64_t>(window.sinks, tokens) + window.room();
+    sum.exact += exact * side.width() * layout::kHalfBytes;
   }
   sum.codes += pages * one.codes;
   sum.ranges += pages * one.ranges;
@@ -71,7 +86,7 @@ void add_measured_overflow(Footprint& sum, const SideQuantizer& quantizer,
 
 Footprint without_overflow(const Quantizer& quantizer, std::int64_t tokens) {
   Footprint sum;
-  for (const LayerQuantizer& layer : quantizer.layers) add_layer(sum, layer, tokens, quantizer.recipe.sinks);
+  for (const LayerQuantizer& layer : quantizer.layers) add_layer(sum, layer, quantizer.recipe, tokens);
   return sum;
 }
 
@@ -85,7 +100,8 @@ Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   Footprint sum = without_overflow(quantizer, tokens);
   for (const LayerQuantizer& layer : quantizer.layers) {
-    for (const Side side : kSides) add_expected_overflow(sum, layer.side(side), tokens);
+    for (const Side side : kSides)
+      add_expected_overflow(sum, layer.side(side), paged_tokens(quantizer.recipe, side, tokens));
   }
   return sum;
 }

@@ -28,7 +28,7 @@ bool LaneEncoder::serves(const SideRecipe& recipe) {
 
 LaneEncoder::LaneEncoder(const SideQuantizer& quantizer, SimdLevel level)
     : loops_(lane_loops(level)),
-      per_token_(quantizer.recipe.axis == Axis::Token),
+      per_token_(quantizer.recipe.range == RangeKind::Online),
       feedback_(quantizer.recipe.rounding.feedback),
       icm_(quantizer.recipe.rounding.icm),
       kv_heads_(quantizer.kv_heads),

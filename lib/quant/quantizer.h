@@ -24,8 +24,8 @@ struct FeedbackTables {
 struct SideQuantizer {
   SideRecipe recipe;
   int kv_heads = 0, head_dim = 0;
-  std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, static ranges only; else empty
-  std::vector<Codebook> codebooks;  ///< 1 (per layer) or kv_heads; widths=pair: one for each of width_choices()
+  std::vector<float> lower, upper;  ///< `[kv_heads, head_dim]`, where stores_thresholds(recipe); else empty
+  std::vector<Codebook> codebooks;  ///< codebook_count(recipe, …); widths=pair: one for each of width_choices()
   /// Exact values and online ranges are stored as fp16(x · 2^-exponent): values of 1e-6 and 7e4 survive.
   int exponent = 0;
   double outlier_rate = 0.0;  ///< measured in calibration: exact values per value, sinks left out
@@ -35,6 +35,7 @@ struct SideQuantizer {
   FeedbackTables feedback;
 
   int width() const { return kv_heads * head_dim; }
+  /// Not with share=N.
   const Codebook& codebook_of_head(int kv_head) const {
     return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head];
   }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 
 namespace kvq {
@@ -23,21 +24,7 @@ void validate_side(const SideRecipe& side, Side which) {
   if (!(side.outliers >= 0.0 && side.outliers < 0.5)) {
     contradiction(name, fmt::format("outlier fraction {}; it must be at least 0 and below 0.5 (50 %)", side.outliers));
   }
-  if (side.axis == Axis::Channel && side.range == RangeKind::Online) {
-    contradiction(name, "range=online needs one range per token: axis token, or range static or window");
-  }
-  if (side.axis == Axis::Token && side.range != RangeKind::Online) {
-    contradiction(name, fmt::format("range={} needs one range per channel: axis channel, or range online",
-                                    word_of(kRangeWords, side.range)));
-  }
   if (side.post_rope && which == Side::Value) contradiction(name, "rope=post is for keys; values are not rotated");
-  if (!(side.cap >= 0.0 && side.cap < 1.0)) {
-    contradiction(name, fmt::format("cap {}; it must be above 0 and below 1 (100 %), or 0 for none", side.cap));
-  }
-  if (side.cap > 0.0 && (which == Side::Value || side.range != RangeKind::Static)) {
-    contradiction(name, "cap limits the outliers of keys with range=static; there are none here");
-  }
-  if (side.cap > 0.0 && side.outliers == 0.0) contradiction(name, "cap limits outliers, but the recipe keeps none");
   if (side.codebook != CodebookKind::Nuq) {
     const std::string kind = word_of(kCodebookWords, side.codebook);
     const char* word = side.qnorm                           ? "qnorm"
@@ -46,6 +33,7 @@ void validate_side(const SideRecipe& side, Side which) {
                                                             : nullptr;
     if (word) contradiction(name, fmt::format("{} is for fitted codebooks (nuq); {} is not fitted", word, kind));
   }
+  validate_method(side, which);
   if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 

@@ -14,22 +14,34 @@ enum class CodebookKind {
   Nuq,  ///< fitted, non-uniform (KVQuant)
   Int,  ///< uniform grid over the range
   Nf,   ///< NormalFloat: quantiles of a normal, scaled to [-1, 1] (QLoRA), for any number of bits
+  Q4_0,
+  Q8_0,  ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
+  Fp8,   ///< e4m3, each value by itself
 };
 enum class Axis {
-  Channel,  ///< one range per channel, over tokens
-  Token,    ///< one range per token, over all kv heads of the layer
+  Channel,       ///< one range per channel, over tokens
+  Token,         ///< one range per token, over all kv heads of the layer
+  ChannelGroup,  ///< one range per channel and `group` consecutive tokens (KIVI's keys)
+  TokenGroup,    ///< one range per token and `group` consecutive channels (KIVI's values, Atom, FlexGen)
 };
 enum class RangeKind {
-  Static,  ///< calibrated thresholds
-  Online,  ///< the token's own minimum and maximum
+  Static,  ///< calibrated: of each channel, or pooled over the channels that share a range (token, token-group)
+  Online,  ///< minimum and maximum of what shares the range (token, token-group, channel-group)
   Window,  ///< the evaluated window's own range: an oracle, simulated only, never counted as a cache
+  None,    ///< values are coded as they are (fp8)
+};
+/// Which values stay exact.
+enum class OutlierRule {
+  Usual,      ///< Threshold for static and window ranges, TopK for online ones
+  Threshold,  ///< outside the channel's thresholds: as many as there are
+  TopK,       ///< a fixed number: the largest and smallest of the token, or of a channel in its group (channel-group)
 };
 enum class FitWeights {
   Fisher,          ///< F·s² (KVQuant appendix E, eq. 7)
   FisherUnscaled,  ///< F, as the published code does
   None,
 };
-enum class Share { Layer, Head };
+enum class Share { Layer, Head, Channels };
 
 struct SideRecipe {
   CodebookKind codebook = CodebookKind::Nuq;
@@ -37,13 +49,19 @@ struct SideRecipe {
   Axis axis = Axis::Channel;
   RangeKind range = RangeKind::Static;
   bool post_rope = false;  ///< keys only: quantize after RoPE (ablation)
-  double outliers = 0.0;   ///< fraction kept exact: beyond static thresholds (channel), k largest and smallest (token)
-  double cap = 0.0;        ///< keys, static thresholds: at most ceil(cap · width) of a token exact; 0 = no cap
+  double outliers = 0.0;   ///< fraction kept exact, by `rule`
+  double cap = 0.0;        ///< rule threshold: at most ceil(cap · width) of a token exact; 0 = no cap
   FitWeights weights = FitWeights::Fisher;
   Share share = Share::Layer;
   bool qnorm = false;
-  bool half_bit = false;  ///< half a bit more on average; widths=pair only
-  int levels = 0;         ///< values: 3, 5, 10 or 20 beside 1, 2, 3, 4 bits, three codes together; 0: 2^bits
+  int group = 0;           ///< channel-group: tokens, token-group: channels that share a range; 0 on the other axes
+  int share_channels = 0;  ///< Share::Channels: channels that share a codebook
+  OutlierRule rule = OutlierRule::Usual;
+  bool integer_zero = false;  ///< int, online: the zero point is a code, 2^bits possible values (Atom)
+  int recent = 0;             ///< newest tokens that are still exact
+  int flush = 0;              ///< tokens quantized at once when they have left `recent`; 0: `group`, or 1 without one
+  bool half_bit = false;      ///< half a bit more on average; widths=pair only
+  int levels = 0;             ///< values: 3, 5, 10 or 20 beside 1, 2, 3, 4 bits, three codes together; 0: 2^bits
   Widths widths = Widths::Flat;
   Rotation rotation = Rotation::None;
   RoundingRecipe rounding;

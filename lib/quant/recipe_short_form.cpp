@@ -1,7 +1,8 @@
 // Grammar of the short form:
 //   recipe = "none" | side | "K=" side "/V=" side
-//   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | "kvq" ("1.5" | "2" | "3" | "4"))
+//   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | "kvq" ("1.5" | "2" | "3" | "4") | named)
 //            [ ":" word { "," word } ]
+//   named  = methods of the literature, recipe_named.h
 
 #include <algorithm>
 #include <charconv>
@@ -9,12 +10,16 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe.h>
+#include <kvq/quant/recipe_named.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 
 namespace kvq {
@@ -22,17 +27,23 @@ namespace kvq {
 namespace {
 
 constexpr std::string_view kKnownKinds =
-    "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers, kvq1.5, kvq2, kvq3, kvq4, or none";
+    "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kvq1.5, kvq2, kvq3, kvq4; kiviB, atomB, "
+    "flexgenB; q4_0, q8_0, fp8; or none";
 constexpr std::string_view kKnownWords =
-    "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%";
+    "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%, group=N, rule=, zero=, "
+    "recent=N, flush=N";
 
 /// Both sides as far as the text speaks of them; with `only` set, words for the other side are refused.
 struct Parser {
+  explicit Parser(std::string text, std::optional<Side> side = std::nullopt) : whole(std::move(text)), only(side) {}
+
   std::string whole;  ///< for messages
   std::optional<Side> only;
   SideRecipe key = default_side(Side::Key), value = default_side(Side::Value);
   std::optional<int> sinks;
+  int usual_sinks = Recipe{}.sinks;  ///< where the text does not say
   std::optional<RangeKind> range;
+  MethodWords method;
   std::set<std::string> seen;
 
   [[noreturn]] void refuse(const std::string& message) const {
@@ -82,9 +93,20 @@ void Parser::parse(std::string_view text) {
     }
   }
   apply_range();
+  try {
+    method.apply(applies(Side::Key) ? &key : nullptr, applies(Side::Value) ? &value : nullptr);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
 }
 
 void Parser::head(std::string_view text) {
+  if (const std::optional<NamedMethod> named = find_named_method(text)) {
+    key = named->key, value = named->value;
+    usual_sinks = named->sinks;
+    method.residual = named->residual;
+    return;
+  }
   if (const auto preset = preset_side(text, Side::Key)) {
     key = *preset;
     value = *preset_side(text, Side::Value);
@@ -92,7 +114,7 @@ void Parser::head(std::string_view text) {
   }
   const auto digits = text.find_first_of("0123456789");
   const auto kind = find_word(kCodebookWords, text.substr(0, digits));
-  if (!kind || digits == std::string_view::npos)
+  if (!kind || is_block_format(*kind) || digits == std::string_view::npos)
     refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
   const std::string_view numbers = text.substr(digits);
   const auto dash = numbers.find('-');
@@ -148,15 +170,22 @@ void Parser::word(const std::string& text) {
     }
     sinks = count;
   } else if (name == "share") {
-    const Share share = choice(kShareWords, name, argument);
-    for_sides([&](SideRecipe& side) { side.share = share; });
+    const auto channels = parse_count(argument);
+    const auto word = find_word(kShareWords, argument);
+    if (!word && channels.value_or(0) == 0)
+      refuse(fmt::format("'{}'; share can be: {} or a number of channels", text, list_words(kShareWords)));
+    for_sides([&](SideRecipe& side) {
+      side.share = word.value_or(Share::Channels);
+      side.share_channels = word ? 0 : *channels;
+    });
   } else if (name == "weights") {
     const FitWeights weights = choice(kWeightWords, name, argument);
     for_sides([&](SideRecipe& side) { side.weights = weights; });
   } else if (name == "key" || name == "value") {
     SideRecipe& side = one_side(name == "key" ? Side::Key : Side::Value, text);
     side.axis = choice(kAxisWords, name, argument);
-    side.range = side.axis == Axis::Channel ? RangeKind::Static : RangeKind::Online;
+    side.range = usual_range(side.axis);
+    side.group = is_grouped(side.axis) ? kUsualGroup : 0;
   } else if (name == "rope") {
     one_side(Side::Key, text).post_rope = choice(kRopeWords, name, argument);
   } else if (name == "range") {
@@ -164,33 +193,31 @@ void Parser::word(const std::string& text) {
   } else if (name == "cap") {
     const double cap = percent("cap", argument);
     if (cap <= 0.0 || cap >= 1.0) refuse(fmt::format("'{}'; cap must be above 0 % and below 100 %", text));
-    one_side(Side::Key, text).cap = cap;
+    method.cap = cap;
+  } else if (std::string problem; method.take(name, argument, problem)) {
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (!rounding_word(text, name, argument)) {
     refuse(fmt::format("unknown word '{}'; known: {}, {}", text, kKnownWords, known_rounding_words()));
   }
 }
 
-/// `range` comes last because it depends on the axes: static and window go to the sides with one range per channel;
-/// online must fit every side, since a key side left static would not be what was asked for.
+/// `range` comes last because it depends on the axes: static and window go to the sides with one range per channel, and
+/// to both when there is none; online must fit every side, since a key side left static would not be what was asked
+/// for.
 void Parser::apply_range() {
   if (!range) return;
-  const Axis needed = *range == RangeKind::Online ? Axis::Token : Axis::Channel;
-  int fitting = 0, sides = 0;
-  for_sides([&](SideRecipe& side) {
-    ++sides;
-    if (side.axis != needed) return;
-    ++fitting;
-    side.range = *range;
-  });
-  if (fitting == 0 || (*range == RangeKind::Online && fitting < sides)) {
-    refuse(fmt::format("range={} needs axis {} (key={}, value={})", word_of(kRangeWords, *range),
-                       word_of(kAxisWords, needed), word_of(kAxisWords, key.axis), word_of(kAxisWords, value.axis)));
+  if (*range == RangeKind::Online || only || (key.axis != Axis::Channel && value.axis != Axis::Channel)) {
+    for_sides([&](SideRecipe& side) { side.range = *range; });
+    return;
   }
+  for_sides([&](SideRecipe& side) {
+    if (side.axis == Axis::Channel) side.range = *range;
+  });
 }
 
 Recipe parse_split(const std::string& text) {
   const auto slash = text.find('/');
-  Parser key{text, Side::Key}, value{text, Side::Value};
+  Parser key(text, Side::Key), value(text, Side::Value);
   if (slash == std::string::npos || text.compare(slash + 1, 2, "V=") != 0) {
     key.refuse("two sides are written K=…/V=…, keys first");
   }
@@ -200,23 +227,24 @@ Recipe parse_split(const std::string& text) {
     key.refuse(fmt::format("sink={} for keys, sink={} for values; they must agree", *key.sinks, *value.sinks));
   }
   Recipe recipe{true, key.key, value.value};
-  recipe.sinks = key.sinks.value_or(value.sinks.value_or(recipe.sinks));
+  recipe.sinks = key.sinks.value_or(value.sinks.value_or(std::max(key.usual_sinks, value.usual_sinks)));
   return recipe;
 }
 
 Recipe parse_unchecked(const std::string& text) {
   if (text == "none") return {false, default_side(Side::Key), default_side(Side::Value), 0};
   if (text.starts_with("K=")) return parse_split(text);
-  Parser both{text, std::nullopt};
+  Parser both(text);
   both.parse(text);
   Recipe recipe{true, both.key, both.value};
-  recipe.sinks = both.sinks.value_or(recipe.sinks);
+  recipe.sinks = both.sinks.value_or(both.usual_sinks);
   return recipe;
 }
 
 std::string head_of(const SideRecipe& side) {
-  const std::string head =
-      fmt::format("{}{}{}", word_of(kCodebookWords, side.codebook), side.bits, side.half_bit ? ".5" : "");
+  const std::string kind = word_of(kCodebookWords, side.codebook);
+  if (is_block_format(side.codebook)) return kind;
+  const std::string head = fmt::format("{}{}{}", kind, side.bits, side.half_bit ? ".5" : "");
   return side.outliers > 0.0 ? fmt::format("{}-{}%", head, format_percent(side.outliers)) : head;
 }
 
@@ -224,18 +252,34 @@ std::string head_of(const SideRecipe& side) {
 std::vector<std::string> words_of(const SideRecipe& side, Side which, const SideRecipe* other) {
   std::vector<std::string> words;
   const auto axis_word = [&](const SideRecipe& s, Side w) {
-    if (s.axis != default_side(w).axis)
+    if (s.axis != usual_side(w, s.codebook).axis)
       words.push_back(fmt::format("{}={}", side_name(w), word_of(kAxisWords, s.axis)));
   };
   axis_word(side, which);
   if (other) axis_word(*other, Side::Value);
-  if (side.post_rope) words.emplace_back("rope=post");
-  if (side.range == RangeKind::Window || (other && other->range == RangeKind::Window))
-    words.emplace_back("range=window");
-  if (side.cap > 0.0) words.push_back("cap=" + format_percent(side.cap) + "%");
+  const auto usual = [](const SideRecipe& s) { return s.range == usual_range(s.axis) || s.range == RangeKind::None; };
+  if (which == Side::Key) {
+    const bool usual_post = is_block_format(side.codebook);  // q4_0, q8_0, fp8 by name
+    if (side.post_rope != usual_post) words.push_back("rope=" + word_of(kRopeWords, side.post_rope));
+  }
+  if (!usual(side)) {
+    words.push_back("range=" + word_of(kRangeWords, side.range));
+  } else if (other && !usual(*other)) {
+    words.push_back("range=" + word_of(kRangeWords, other->range));
+  }
+  if (side.cap > 0.0) {
+    words.push_back("cap=" + format_percent(side.cap) + "%");
+  } else if (other && other->cap > 0.0) {
+    words.push_back("cap=" + format_percent(other->cap) + "%");
+  }
   if (side.weights != FitWeights::Fisher) words.push_back("weights=" + word_of(kWeightWords, side.weights));
-  if (side.share != Share::Layer) words.push_back("share=" + word_of(kShareWords, side.share));
+  if (side.share == Share::Channels) {
+    words.push_back(fmt::format("share={}", side.share_channels));
+  } else if (side.share != Share::Layer) {
+    words.push_back("share=" + word_of(kShareWords, side.share));
+  }
   if (side.qnorm) words.emplace_back("qnorm");
+  add_method_words(words, side, other);
   append_rounding_words(words, side, other);
   return words;
 }
@@ -267,8 +311,12 @@ Recipe parse_recipe(const std::string& text) {
 
 std::string short_form(const Recipe& recipe) {
   if (!recipe.quantized) return "none";
+  for (const std::string& name : named_methods()) {
+    if (parse_unchecked(name) == recipe) return name;
+  }
   const std::string sinks = fmt::format("sink={}", recipe.sinks);
-  const bool default_sinks = recipe.sinks == Recipe{}.sinks;
+  const bool no_usual_sinks = is_block_format(recipe.key.codebook) && is_block_format(recipe.value.codebook);
+  const bool default_sinks = recipe.sinks == (no_usual_sinks ? 0 : Recipe{}.sinks);
   for (const std::string_view name : kPresetNames) {
     if (recipe.key == preset_side(name, Side::Key) && recipe.value == preset_side(name, Side::Value))
       return default_sinks ? std::string(name) : fmt::format("{}:{}", name, sinks);

@@ -14,11 +14,23 @@ namespace kvq {
 template <typename Enum, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Enum>, kCount>;
 
-inline constexpr Words<CodebookKind, 3> kCodebookWords = {
-    {{"nuq", CodebookKind::Nuq}, {"int", CodebookKind::Int}, {"nf", CodebookKind::Nf}}};
-inline constexpr Words<Axis, 2> kAxisWords = {{{"channel", Axis::Channel}, {"token", Axis::Token}}};
-inline constexpr Words<RangeKind, 3> kRangeWords = {
-    {{"static", RangeKind::Static}, {"online", RangeKind::Online}, {"window", RangeKind::Window}}};
+inline constexpr Words<CodebookKind, 6> kCodebookWords = {{{"nuq", CodebookKind::Nuq},
+                                                           {"int", CodebookKind::Int},
+                                                           {"nf", CodebookKind::Nf},
+                                                           {"q4_0", CodebookKind::Q4_0},
+                                                           {"q8_0", CodebookKind::Q8_0},
+                                                           {"fp8", CodebookKind::Fp8}}};
+inline constexpr Words<Axis, 4> kAxisWords = {{{"channel", Axis::Channel},
+                                               {"token", Axis::Token},
+                                               {"channel-group", Axis::ChannelGroup},
+                                               {"token-group", Axis::TokenGroup}}};
+inline constexpr Words<RangeKind, 4> kRangeWords = {{{"static", RangeKind::Static},
+                                                     {"online", RangeKind::Online},
+                                                     {"window", RangeKind::Window},
+                                                     {"none", RangeKind::None}}};
+inline constexpr Words<OutlierRule, 2> kRuleWords = {
+    {{"threshold", OutlierRule::Threshold}, {"topk", OutlierRule::TopK}}};
+inline constexpr Words<bool, 2> kZeroWords = {{{"half", false}, {"integer", true}}};  ///< SideRecipe::integer_zero
 inline constexpr Words<FitWeights, 3> kWeightWords = {
     {{"fisher", FitWeights::Fisher}, {"fisher-unscaled", FitWeights::FisherUnscaled}, {"none", FitWeights::None}}};
 inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};

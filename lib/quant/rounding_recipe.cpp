@@ -7,6 +7,7 @@
 
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/recipe.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 
 namespace kvq {
@@ -97,6 +98,13 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
   if (side.rotation != Rotation::None) {
     if (which == Side::Key) return "rotate= is for values; keys keep their channels for RoPE";
     if (side.axis != Axis::Token) return "rotate=hadamard needs one range per token: axis token";
+    if (side.range == RangeKind::Window) return "rotate=hadamard needs range online or static, not window";
+  }
+  const bool chooses_codes = rounding.uses_blocks() || side.widths == Widths::Pair || side.levels != 0;
+  if ((chooses_codes || side.rotation != Rotation::None) && (!is_streaming(side) || side.share == Share::Channels)) {
+    return "feedback, icm, widths=, levels= and rotate= are for tokens that are coded one by one with thresholds of "
+           "channels or one range per token, and codebooks per layer or head: no groups, rule=, zero=, share=N, "
+           "q4_0, q8_0 or fp8 beside them";
   }
   if (rounding.icm < 0 || rounding.icm > kMostPasses)
     return fmt::format("icm={}; 0 to {} passes are possible", rounding.icm, kMostPasses);
@@ -110,6 +118,8 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "order= is the order of feedback and icm; there is neither";
   if (rounding.damp != RoundingRecipe{}.damp && !needs_blocks(side))
     return "damp= is for feedback, icm and widths=pair; there is none of them";
+  if (rounding.clip != 1.0 && is_block_format(side.codebook))
+    return "clip= cuts gradients, but fixed formats fit nothing";
   if (rounding.clip != 1.0 && side.weights == FitWeights::None && !needs_blocks(side))
     return "clip= cuts gradients, but nothing here uses them (weights=none)";
   return std::nullopt;

@@ -2,24 +2,34 @@
 
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
 layout::SideShape side_shape(const SideQuantizer& side) {
+  const SideRecipe& recipe = side.recipe;
   layout::SideShape shape;
   shape.kv_heads = side.kv_heads, shape.head_dim = side.head_dim;
-  shape.bits = side.recipe.bits;
-  if (side.recipe.levels != 0) {
-    shape.head_code_bits = side.head_dim * layout::grouped_row_bits(side.recipe.levels, layout::kPageTokens);
-  } else if (side.recipe.widths == Widths::Pair) {
-    shape.head_code_bits = std::int64_t{layout::kPageTokens} * head_vector_bits(side.recipe, side.head_dim);
+  shape.bits = recipe.bits;
+  if (recipe.levels != 0) {
+    shape.head_code_bits = side.head_dim * layout::grouped_row_bits(recipe.levels, layout::kPageTokens);
+  } else if (recipe.widths == Widths::Pair) {
+    shape.head_code_bits = std::int64_t{layout::kPageTokens} * head_vector_bits(recipe, side.head_dim);
   }
-  shape.token_ranges = side.recipe.axis == Axis::Token;
-  if (shape.token_ranges) {
-    shape.outliers_per_end = outliers_per_end(side.recipe.outliers, side.width());
-  } else if (side.recipe.outliers > 0.0) {
+  if (recipe.range == RangeKind::Online) {
+    shape.token_ranges = recipe.axis != Axis::ChannelGroup;
+    shape.ranges = shape.token_ranges ? ranges_per_token(recipe, side.width()) : side.width();
+    shape.group_tokens = shape.token_ranges ? 0 : recipe.group;
+    shape.zero_bits = is_block_format(recipe.codebook) ? 0 : recipe.integer_zero ? recipe.bits : 8 * layout::kHalfBytes;
+  }
+  if (recipe.outliers == 0.0) return shape;
+  if (outlier_rule(recipe) == OutlierRule::Threshold) {
     shape.varying_outliers = true;
     shape.outlier_capacity = layout::outlier_page_capacity(side.outlier_rate, side.width());
+  } else if (recipe.axis == Axis::ChannelGroup) {
+    shape.group_outliers_per_end = outliers_per_end(recipe.outliers, recipe.group);
+  } else {
+    shape.outliers_per_end = outliers_per_end(recipe.outliers, side.width());
   }
   return shape;
 }

@@ -21,7 +21,17 @@ const char* const kShortForms[] = {"none",
                                    "nuq1:weights=fisher-unscaled,sink=0",
                                    "nuq3-1%:rope=post",
                                    "nuq3-1%:cap=2%",
-                                   "int2:range=window"};
+                                   "int2:range=window",
+                                   "kivi2",
+                                   "kivi4:group=64,recent=256",
+                                   "atom3",
+                                   "flexgen4",
+                                   "q4_0",
+                                   "q8_0:sink=4,rope=pre",
+                                   "K=fp8:recent=16/V=nuq2-1%:rule=threshold,cap=2%",
+                                   "nuq3-1%:rule=topk,share=16",
+                                   "nuq2-2%:key=channel-group,value=channel-group,group=64,flush=128,recent=3",
+                                   "nuq3-1%:key=token-group,range=static"};
 constexpr const char* kSide = "codebook = \"nuq\"\nbits = 3\n";
 
 std::string toml(const std::string& key, const std::string& value = kSide, const std::string& top = "") {
@@ -63,6 +73,17 @@ weights = "fisher"
 share = "layer"
 qnorm = false
 )");
+}
+
+TEST_CASE("Words of the literature's methods are written where they say something") {
+  const std::string kivi = recipe_to_toml(parse_recipe("kivi2"));
+  CHECK_THAT(kivi, ContainsSubstring("axis = \"channel-group\"\ngroup = 32\nrange = \"online\"\nrope = \"post\"\n"));
+  CHECK_THAT(kivi, ContainsSubstring("flush = 128\n") && ContainsSubstring("recent = 128\n"));
+  CHECK_THAT(recipe_to_toml(parse_recipe("atom4")), ContainsSubstring("zero = \"integer\"\n"));
+  CHECK(recipe_from_toml("sinks = 0\n[key]\ncodebook = \"q4_0\"\nrope = \"post\"\n[value]\ncodebook = \"q4_0\"\n",
+                         "test") == parse_recipe("q4_0"));
+  CHECK(recipe_from_toml(toml("codebook = \"nuq\"\nbits = 3\naxis = \"token-group\"\nrecent = 5\n"), "test") ==
+        parse_recipe("K=nuq3:key=token-group,recent=5/V=nuq3"));
 }
 
 TEST_CASE("What a long form leaves out is as in the short form") {

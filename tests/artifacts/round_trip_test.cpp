@@ -23,7 +23,9 @@ void check_equal(const Provenance& a, const Provenance& b) {
 
 TEST_CASE("A quantizer comes back as it was written") {
   TempDir folder;
-  for (const std::string recipe : {"nuq2-1%:share=head", "int4", "nf3:sink=0", "K=nuq1/V=nuq8-0.5%:qnorm"}) {
+  for (const std::string recipe :
+       {"nuq2-1%:share=head", "int4", "nf3:sink=0", "K=nuq1/V=nuq8-0.5%:qnorm", "kivi2", "nuq3-1%:share=3,recent=16",
+        "K=fp8/V=nuq2-1%:rule=threshold", "int4:key=token,range=static"}) {
     const auto path = folder / (slug(parse_recipe(recipe)) + ".h5");
     const QuantizerFile written = sample_quantizer(recipe);
     write_quantizer(path, written, false);

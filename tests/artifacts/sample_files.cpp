@@ -5,6 +5,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
 #include <kvq/core/rng.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq::test {
 
@@ -48,11 +49,11 @@ QuantizerFile sample_quantizer(const std::string& recipe) {
       tensor.recipe = file.quantizer.recipe.side(side);
       tensor.kv_heads = kShape.kv_heads;
       tensor.head_dim = kShape.head_dim;
-      if (tensor.recipe.range == RangeKind::Static) {
+      if (stores_thresholds(tensor.recipe)) {
         tensor.lower = ramp(kShape.width(), -2.0f - static_cast<float>(layer), 0.125f);
         tensor.upper = ramp(kShape.width(), 1.0f, 0.25f);
       }
-      const int books = tensor.recipe.share == Share::Head ? kShape.kv_heads : 1;
+      const int books = codebook_count(tensor.recipe, kShape.kv_heads, kShape.head_dim);
       for (int book = 0; book < books; ++book) {
         Codebook codebook = uniform_codebook(tensor.recipe.bits);
         codebook.centroids[0] -= 0.01f * static_cast<float>(book + layer);

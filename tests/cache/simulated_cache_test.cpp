@@ -17,6 +17,7 @@
 #include <kvq/core/half.h>
 #include <kvq/core/rng.h>
 #include <kvq/model/rope.h>
+#include <kvq/quant/encoder.h>
 
 using namespace kvq;
 

@@ -38,7 +38,8 @@ PerplexityReport example() {
   baseline.delta_nll = 0;
   baseline.top1 = 1;
   baseline.seconds = 2;
-  report.results = {baseline, variant("nuq4-1%", 0.02, 4.5), variant("nuq3-1%", 0.08, 3.5), variant("nuq2-1%", 0.5, 2.5)};
+  report.results = {baseline, variant("nuq4-1%", 0.02, 4.5), variant("nuq3-1%", 0.08, 3.5),
+                    variant("nuq2-1%", 0.5, 2.5)};
   return report;
 }
 
@@ -57,8 +58,9 @@ TEST_CASE("The JSON report has the keys of the command-line contract, and the do
   CHECK(keys(report) == std::set<std::string>{"kvq_report", "producer", "model", "model_sha256", "tokenizer_sha256",
                                               "dtype", "bos", "text", "text_sha256", "tokens", "seqlen", "windows",
                                               "position_edges", "results", "seconds", "command", "settings"});
-  const std::set<std::string> contract = {"name", "nll", "ppl", "delta_nll", "delta_nll_se", "kl_mean", "kl_p99", "top1",
-                                          "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes", "window_nll"};
+  const std::set<std::string> contract = {
+      "name", "nll",          "ppl",          "delta_nll",        "delta_nll_se", "kl_mean",   "kl_p99",
+      "top1", "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes",  "window_nll"};
   const std::set<std::string> beyond = {"kl_mean_se", "table_bytes",  "seconds",     "cache",   "only_layers",
                                         "only_side",  "file",         "sha256",      "parents", "calibration",
                                         "window_kl",  "position_nll", "position_kl", "layers"};
@@ -91,8 +93,8 @@ TEST_CASE("The table gives the baseline no damage and shows what is missing as a
   for (const auto& row : table.rows) CHECK(row.size() == table.header.size());
   CHECK(table.rows[0] ==
         std::vector<std::string>{"none", "3", "16.00", "15.90", "1.23", "21.115", "–", "–", "–", "–", "–", "1.00×"});
-  CHECK(table.rows[2] == std::vector<std::string>{"nuq3-1%", "3", "3.50", "3.40", "1.23", "21.115", "0.05000", "–", "0.08000", "0.8000",
-                                                  "93.00", "1.50×"});
+  CHECK(table.rows[2] == std::vector<std::string>{"nuq3-1%", "3", "3.50", "3.40", "1.23", "21.115", "0.05000", "–",
+                                                  "0.08000", "0.8000", "93.00", "1.50×"});
 }
 
 TEST_CASE("A small cache is not shown as none at all") {
@@ -155,13 +157,15 @@ TEST_CASE("Oracles and the baseline are never recommended") {
 
 TEST_CASE("The Markdown report holds the table, its legend, the recommendation and the settings") {
   const std::string text = perplexity_markdown(kSubject, example(), 0.1);
-  CHECK_THAT(text, ContainsSubstring("| nuq3-1% |") && ContainsSubstring("*ΔNLL*") && ContainsSubstring("Recommendation: nuq3-1%") &&
-                       ContainsSubstring("```toml\nseqlen = 512\n```"));
+  CHECK_THAT(text, ContainsSubstring("| nuq3-1% |") && ContainsSubstring("*ΔNLL*") &&
+                       ContainsSubstring("Recommendation: nuq3-1%") && ContainsSubstring("```toml\nseqlen = 512\n```"));
 }
 
 TEST_CASE("Passkey reports add trials over depths and keep every continuation") {
-  PasskeyResult none{"none", {{1024, 950, 0.05, 2, 2}, {1024, 950, 0.95, 1, 2}, {2048, 1930, 0.05, 2, 2}, {2048, 1930, 0.95, 2, 2}},
-                     {"a", "b", "c", "d", "e", "f", "g", "h"}};
+  PasskeyResult none{
+      "none",
+      {{1024, 950, 0.05, 2, 2}, {1024, 950, 0.95, 1, 2}, {2048, 1930, 0.05, 2, 2}, {2048, 1930, 0.95, 2, 2}},
+      {"a", "b", "c", "d", "e", "f", "g", "h"}};
   PasskeyResult quantized = none;
   quantized.name = "nuq2-1%";
   quantized.cells[2].found = 0;
@@ -174,11 +178,17 @@ TEST_CASE("Passkey reports add trials over depths and keep every continuation") 
   CHECK(keys(report) == std::set<std::string>{"kvq_report", "producer", "model", "model_sha256", "tokenizer_sha256",
                                               "dtype", "bos", "results", "command", "settings"});
   const json& cell = report["results"][1]["cells"][2];
-  CHECK(cell == json({{"length", 2048}, {"prompt_tokens", 1930}, {"depth", 0.05}, {"found", 0}, {"trials", 2}, {"continuations", {"e", "f"}}}));
+  CHECK(cell == json({{"length", 2048},
+                      {"prompt_tokens", 1930},
+                      {"depth", 0.05},
+                      {"found", 0},
+                      {"trials", 2},
+                      {"continuations", {"e", "f"}}}));
   CHECK_THAT(passkey_markdown(kSubject, results), ContainsSubstring("| nuq2-1% |") && ContainsSubstring("5 %"));
 }
 
 TEST_CASE("A continuation that ends inside a character is still valid JSON") {
   const PasskeyResult result{"none", {{10, 9, 0.5, 0, 1}}, {"caf\xc3"}};
-  CHECK(json::parse(passkey_json(kSubject, {result}))["results"][0]["cells"][0]["continuations"][0] == "caf\xef\xbf\xbd");
+  CHECK(json::parse(passkey_json(kSubject, {result}))["results"][0]["cells"][0]["continuations"][0] ==
+        "caf\xef\xbf\xbd");
 }

@@ -16,7 +16,7 @@ runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 
 [[ $(json report/report.json "[row['name'] for row in report['results']]") == "['none', 'kvq2', 'kvq1.5']" ]] || problem "names"
 [[ $(json report/report.json "[round(row['bits_nominal'], 3) for row in report['results']]") == "[16.0, 2.167, 1.583]" ]] ||
   problem "nominal bits"
-refused "packed caches hold no widths=pair" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 \
+refused "pages hold no widths=pair" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 \
   --quantizer q/kvq2.h5 --cache packed
 refused "no thresholds file is given" kvq-fit --calib "$calib" --recipe kvq2 -o x.h5
 # The long form says all of it, and reads back.
@@ -30,3 +30,7 @@ runs kvq-fit --calib "$calib" --thresholds "$thresholds" --recipe kvq2 --threads
 h5=$(cksum <again.h5)
 runs kvq-fit --calib "$calib" --thresholds "$thresholds" --recipe kvq2 --threads 1 -o again.h5 --force
 [[ $(cksum <again.h5) == "$h5" ]] || problem "another run, other bytes"
+# Exact recent tokens go with feedback; groups do not.
+runs kvq-fit --calib "$calib" --thresholds "$thresholds" --recipe kvq2:recent=16 -o recent.h5
+runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --quantizer recent.h5 -o recent
+refused "one by one" kvq-fit --calib "$calib" --recipe kivi2:feedback -o x.h5

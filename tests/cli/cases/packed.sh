@@ -32,3 +32,13 @@ print(a == b)")
 runs kvq-fit --calib "$calib" --recipe int4:range=window -o oracle.h5
 fails 2 "range=window" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer oracle.h5 --cache packed -o oracle
 [[ ! -e oracle ]] || problem "a folder was left behind"
+
+# Nor is there a page for every recipe: said before anything is computed.
+for recipe in kivi2:group=8,recent=16 atom4 nuq3:recent=8; do
+  runs kvq-fit --calib "$calib" --recipe "$recipe" -o unpackable.h5 --force
+  fails 2 "the packed cache cannot hold it" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 \
+    --quantizer unpackable.h5 --cache packed -o oracle
+  [[ ! -e oracle ]] || problem "a folder was left behind"
+  runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --quantizer unpackable.h5 -o ok
+  rm -r ok
+done

@@ -17,6 +17,17 @@ refused 0.02 "${fit[@]}" --recipe nuq3-2%
 refused 3 "${fit[@]}" --recipe nuq3-1%:sink=3
 refused thresholds kvq-fit --calib "$calib" -o out.h5 --recipe nuq3-1%
 
+# Groups, rules, methods of the literature: what does not fit is named.
+refused "channel-group or token-group" "${fit[@]}" --recipe int4:group=64
+refused "pages hold 64" "${fit[@]}" --recipe int4:key=channel-group,group=48
+refused "another axis" "${fit[@]}" --recipe q4_0:key=channel
+refused "must divide" "${fit[@]}" --recipe nuq3:share=7
+refused "blocks of 32" "${fit[@]}" --recipe q8_0 # heads of 8 channels
+for recipe in kivi2 atom3 flexgen4 q4_0 q8_0 fp8; do
+  runs kvq-fit --explain --recipe "$recipe"
+  [[ $(head -n 1 "$out") == "# $recipe" ]] || problem "name of $recipe"
+done
+
 # The long form that is printed is the recipe again.
 runs kvq-fit --explain --recipe K=nuq3-1%/V=nuq2-1%
 cp "$out" long.toml
