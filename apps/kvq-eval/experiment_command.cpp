@@ -6,11 +6,13 @@
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
 #include "kvq-eval/experiment_run.h"
+#include "kvq-eval/parts.h"
 #include "kvq-eval/report_folder.h"
 
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/text/corpus.h>
 
 namespace kvq::apps {
@@ -37,6 +39,20 @@ std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, 
     texts.push_back({parsed.domain, parsed.path, read_text(parsed).sha256});
   }
   return texts;
+}
+
+/// What a cell's cache or parts cannot be is said before hours of calibrating.
+void check_cells(const ExperimentConfig& config, const ModelConfig& model, const std::string& cache) {
+  for (const CellConfig& cell : config.cells) {
+    check_layer_list(cell.only_layers, model.kv.layers);
+    if (cache == "simulated") continue;
+    if (!cell.only_layers.empty() || !cell.only_side.empty())
+      fail(ErrorKind::Usage,
+           fmt::format("--cache {}: a cell has only-layers or only-side, which need --cache simulated", cache));
+    for (const Recipe& recipe : cell.recipes) {
+      if (const std::string refusal = packed_refusal(recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
+    }
+  }
 }
 
 void print_remaining(const Remaining& remaining, bool json) {
@@ -66,7 +82,11 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   inputs.cache = options.cache;
   inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text");
   inputs.texts = read_texts(options.text, "--text");
-  inputs.model_sha256 = open_model(options, context).model->sha256();  // and closed again: the tools open it themselves
+  {
+    const LoadedModel loaded = open_model(options, context);  // and closed again: the tools open it themselves
+    inputs.model_sha256 = loaded.model->sha256();
+    check_cells(config, loaded.model->config(), options.cache);
+  }
 
   const ExperimentPlan plan = plan_experiment(config, inputs, options.output);
   const ExperimentRun experiment{
@@ -102,10 +122,12 @@ Command experiment_command(Tool& tool) {
       ->add_option("--calibration-text", options->calibration_text,
                    "text to calibrate on, [LABEL=]PATH; repeat for several")
       ->expected(1)
+      ->allow_extra_args(false)  // the file of the experiment may stand behind it
       ->take_all();
   command->add_option("--text", options->text, "text to judge on, [LABEL=]PATH; repeat for several")
       ->required()
       ->expected(1)
+      ->allow_extra_args(false)
       ->take_all();
   command->add_option("--cache", options->cache, "how quantized caches are run: simulated, packed or cuda")
       ->check(CLI::IsMember(cache_kind_names()))

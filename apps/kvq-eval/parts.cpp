@@ -65,6 +65,10 @@ void add_part_options(CLI::App& command, PartOptions& options) {
       ->check(CLI::IsMember({"key", "value", kEach}));
 }
 
+void check_layer_list(const std::string& value, int layers) {
+  if (!value.empty() && value != kEach) layer_list(value, layers);
+}
+
 void select_parts(const PartOptions& options, const InputOptions& input_options, Inputs& inputs) {
   if (options.layers.empty() && options.side.empty()) return;
   const std::string flag = options.layers.empty() ? "--only-side" : "--only-layers";

@@ -13,6 +13,9 @@ struct PartOptions {
 
 void add_part_options(CLI::App& command, PartOptions& options);
 
+/// Throws Usage for a --only-layers that is no list of layers of a model that has `layers`.
+void check_layer_list(const std::string& value, int layers);
+
 /// Gives every quantizer its parts; with `each`, puts one quantizer per layer, side or both in its place. Names get the
 /// part in brackets. Throws Usage for layers that the model does not have, or a packed cache.
 void select_parts(const PartOptions& options, const InputOptions& input_options, Inputs& inputs);

@@ -45,6 +45,9 @@ void check_same(const Pair& pair, const Evaluation& a, const Evaluation& b) {
   pair.same_file("the text", a.subject.text, a.subject.text_sha256, b.subject.text, b.subject.text_sha256);
   pair.same("the window length (--seqlen)", a.report.seqlen, b.report.seqlen);
   pair.same("the number of windows (--max-windows)", a.report.windows, b.report.windows);
+  if (a.report.position_edges != b.report.position_edges)
+    pair.same("the intervals of positions (position_edges)", fmt::format("{}", fmt::join(a.report.position_edges, " ")),
+              fmt::format("{}", fmt::join(b.report.position_edges, " ")));
   const std::vector<double>&nll_a = a.report.results.front().window_nll, &nll_b = b.report.results.front().window_nll;
   for (std::size_t window = 0; window < nll_a.size(); ++window) {
     if (std::abs(nll_a[window] - nll_b[window]) > kSameLoss)

@@ -1,8 +1,11 @@
 #include <kvq/eval/report_reader.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +17,8 @@ namespace kvq {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr double kLargest = 1e30;  ///< nothing that a report holds comes near it
 
 /// An object of the file, knowing its place for messages.
 class Object {
@@ -33,6 +38,7 @@ class Object {
     const Json& value = at(key);
     if (value.is_null()) return std::nan("");  // what is not finite is written as null
     if (!value.is_number()) wrong(key, "a number");
+    if (std::abs(value.get<double>()) > kLargest) wrong(key, "a number of ordinary size");
     return value.get<double>();
   }
   std::int64_t whole(const char* key) const {
@@ -125,13 +131,15 @@ SideDistribution read_side(const Object& object) {
   side.below = object.whole("below");
   side.above = object.whole("above");
   for (const Json& book : object.array("codebooks")) {
-    if (!book.is_array()) object.wrong("codebooks", "an array of arrays");
+    if (!book.is_array() || book.empty()) object.wrong("codebooks", "an array of arrays with at least one level");
     side.codebooks.emplace_back();
     for (const Json& level : book) {
       if (!level.is_number()) object.wrong("codebooks", "an array of arrays of numbers");
       side.codebooks.back().push_back(level.get<float>());
+      if (!std::isfinite(side.codebooks.back().back())) object.wrong("codebooks", "an array of arrays of numbers");
     }
   }
+  if (side.codebooks.empty()) object.wrong("codebooks", "an array of at least one array");
   return side;
 }
 
@@ -199,7 +207,9 @@ Evaluation read_evaluation(const Object& object) {
   report.windows = object.whole("windows");
   report.seconds = object.number("seconds");
   report.position_edges = object.wholes("position_edges");
-  if (report.position_edges.size() < 2) object.wrong("position_edges", "an array of at least two edges");
+  const std::vector<std::int64_t>& edges = report.position_edges;
+  if (edges.size() < 2 || edges.front() != 0 || !std::is_sorted(edges.begin(), edges.end(), std::less_equal<>()))
+    object.wrong("position_edges", "an array of at least two ascending edges, the first of them 0");
   for (const Object& row : object.objects("results"))
     report.results.push_back(read_row(row, report.windows, report.position_edges.size() - 1));
   if (report.results.empty() || report.results.front().name != "none")
@@ -258,6 +268,9 @@ TaskEvaluation read_tasks(const Object& object) {
 
 ReportDocument read_report(const std::filesystem::path& path) {
   const std::string name = path.string();
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    fail(ErrorKind::Input, fmt::format("{}: is a folder; its report.json is needed", name));
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(ErrorKind::Input, fmt::format("{}: cannot be read", name));
   const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -10,6 +10,7 @@ namespace kvq {
 namespace {
 
 constexpr int kWantedTicks = 6;
+constexpr double kLargest = 1e30;  ///< what lies beyond is no result, and its differences may overflow
 
 /// 1, 2 or 5 times a power of ten, not below `value`.
 double round_up(double value) {
@@ -46,7 +47,7 @@ Axis log_axis(double low, double high) {
 }
 
 Axis linear_axis(double low, double high) {
-  if (high <= low) {
+  if (high - low <= 1e-12 * std::max(std::abs(low), std::abs(high))) {  // too close for numbers between them
     const double room = low == 0 ? 1 : std::abs(low) * 0.1;
     low -= room;
     high += room;
@@ -56,7 +57,7 @@ Axis linear_axis(double low, double high) {
   const double first = std::floor(low / step + 1e-9), last = std::ceil(high / step - 1e-9);
   axis.low = first * step;
   axis.high = last * step;
-  for (double tick = first; tick <= last + 0.5; ++tick) axis.ticks.push_back(tick * step);
+  for (int tick = 0; first + tick <= last; ++tick) axis.ticks.push_back((first + tick) * step);
   return axis;
 }
 
@@ -70,7 +71,7 @@ double Axis::place(double value) const {
 Axis make_axis(std::span<const double> values, bool log) {
   double low = INFINITY, high = -INFINITY;
   for (const double value : values) {
-    if (!std::isfinite(value)) continue;
+    if (!(std::abs(value) <= kLargest)) continue;
     low = std::min(low, value);
     high = std::max(high, value);
   }

@@ -212,6 +212,36 @@ TEST_CASE("What is no report is refused by name, wherever it is wrong") {
   }
 }
 
+TEST_CASE("Values that no report holds are refused before a picture is drawn of them") {
+  TempDir dir;
+  const nlohmann::json good = nlohmann::json::parse(document_json(example()));
+  const auto with = [&](const std::string& place, const nlohmann::json& value) {
+    nlohmann::json damaged = good;
+    damaged.at(nlohmann::json::json_pointer(place)) = value;
+    return read_refusal(dir, damaged.dump());
+  };
+  const std::string books = "/results/1/layers/0/key/codebooks";
+  CHECK_THAT(with(books, nlohmann::json::array()), ContainsSubstring("codebooks"));
+  CHECK_THAT(with(books, {nlohmann::json::array()}), ContainsSubstring("codebooks"));
+  CHECK_THAT(with(books, {{1e300}}), ContainsSubstring("codebooks"));
+  for (const char* key : {"bits_counted", "kl_mean", "nll"})
+    CHECK_THAT(with(std::string("/results/1/") + key, 1e300), ContainsSubstring(key));
+  CHECK_THAT(with("/position_edges", {0, 5, 5}), ContainsSubstring("ascending"));
+  CHECK_THAT(with("/position_edges", {1, 5, 9}), ContainsSubstring("ascending"));
+
+  ReportDocument other = example();
+  other.evaluations[0].report.position_edges = {0, 2, 99};
+  CHECK_THAT(refusal({named("a", example()), named("b", other)}), ContainsSubstring("position_edges"));
+
+  try {
+    read_report(dir / "");
+    FAIL("a folder was read");
+  } catch (const Error& error) {
+    CHECK(exit_code(error.kind()) == 2);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("is a folder"));
+  }
+}
+
 TEST_CASE("Recipes that differ in their bits only are one family") {
   CHECK(recipe_family("nuq3-1%") == "nuqB-1%");
   CHECK(recipe_family("K=nuq4-1%:sink=0/V=int2") == "K=nuqB-1%:sink=0/V=intB");

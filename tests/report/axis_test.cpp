@@ -41,6 +41,19 @@ TEST_CASE("No value, one value, and values that are not finite still give an axi
   }
 }
 
+TEST_CASE("Values that are huge, or closer than numbers are, end in an axis of a few ticks") {
+  for (const std::vector<double>& values : std::vector<std::vector<double>>{
+           {1e15, 1e15 + 0.125}, {-1e15, -1e15 + 0.125}, {1, 1e300}, {-1e308, 1e308}, {1e-300, 1e-299}, {1e30, 1e29}}) {
+    for (const bool log : {false, true}) {
+      const Axis axis = make_axis(values, log);
+      INFO(values[0] << " and " << values[1]);
+      CHECK(axis.ticks.size() >= 2);
+      CHECK(axis.ticks.size() < 50);
+      CHECK(axis.low < axis.high);
+    }
+  }
+}
+
 TEST_CASE("Tick labels are short and lose no digit") {
   CHECK(tick_label(0.30000000000000004) == "0.3");
   CHECK(tick_label(2000) == "2000");

@@ -78,10 +78,14 @@ bad "'cell[0].recipes' holds 'nuq9'" 's/"int4"/"nuq9"/'
 bad "'calibration[1].name' 'few' stands for two calibrations" 's/"more"$/"few"/'
 bad "is not a known key" 's/^windows/window/'
 bad "holds 'most'; known: few, more" 's/\["more"\]/["most"]/'
+bad "the model has layers 0 to" 's/"each"/"0,77"/'
 bad "which no cell makes" 's/better = "nuq3-1%/better = "nuq4-1%/'
 bad "'title' is missing" '/^title/d'
 refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --text "$evaluation_text" -o z
 refused "-o is missing" "${run[@]}"
+# The file may stand behind an option that can be given several times.
+runs kvq-eval experiment --model "$model" --text "$evaluation_text" --calibration-text "$calibration_text" small.toml --dry-run
+refused "only-layers" "${run[@]}" --cache packed -o z
 refused none.toml "${run[@]/small/none}" -o z
 for file in "$SOURCE"/configs/experiments/*.toml; do
   texts=()
