@@ -18,13 +18,19 @@ bool scale_to_half(float scale, float& stored) {
   return std::isfinite(stored);
 }
 
+/// 0 also where d is too small to be inverted: fp16 makes it 0 anyway, and 0 times infinity would be NaN.
+float inverse_of(float d) {
+  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  return std::isfinite(inverse) ? inverse : 0.0f;
+}
+
 bool round_trip_q4_0(std::span<float> block) {
   float largest = 0.0f;
   for (const float x : block) {
     if (std::abs(x) > std::abs(largest)) largest = x;
   }
   const float d = largest / -8.0f;
-  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  const float inverse = inverse_of(d);
   float stored = 0.0f;
   if (!scale_to_half(d, stored)) return false;
   for (float& x : block) {
@@ -39,7 +45,7 @@ bool round_trip_q8_0(std::span<float> block) {
   float largest = 0.0f;
   for (const float x : block) largest = std::max(largest, std::abs(x));
   const float d = largest / 127.0f;
-  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  const float inverse = inverse_of(d);
   float stored = 0.0f;
   if (!scale_to_half(d, stored)) return false;
   for (float& x : block) x = std::round(x * inverse) * stored;

@@ -8,6 +8,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
@@ -52,10 +53,10 @@ RangeFinder::RangeFinder(const SideQuantizer& quantizer, SimdLevel level)
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} lower and {} upper thresholds for {} channels",
                                           lower_.size(), upper_.size(), width_));
   }
-  for (std::size_t channel = 0; channel < lower_.size(); ++channel) {  // as the encoder does (encoder.h)
-    zero_.push_back(0.5f * lower_[channel] + 0.5f * upper_[channel]);
-    scale_.push_back(0.5f * upper_[channel] - 0.5f * lower_[channel]);
-    inverse_.push_back(inverse_of(scale_.back()));
+  for (std::size_t channel = 0; channel < lower_.size(); ++channel) {
+    const ChannelAffine affine = channel_affine(lower_[channel], upper_[channel]);
+    zero_.push_back(affine.zero), scale_.push_back(affine.scale);
+    inverse_.push_back(inverse_of(affine.scale));
   }
 }
 

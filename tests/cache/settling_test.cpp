@@ -244,6 +244,25 @@ TEST_CASE("A query sees a token exact until it is quantized, and quantized from 
   CHECK(first_damage("int1:sink=0,recent=40") == kTokens);
 }
 
+TEST_CASE("Parts of a cache that are not quantized wait for nothing") {
+  constexpr std::int64_t kTokens = 40;
+  const AttentionInput window = random_window(kTokens, 5);
+  ExactAttention reference(kShape, make_quantizer("int4")->rope);
+  const at::Tensor exact = reference.attend(window);
+  const auto quantizer = make_quantizer("K=int1:sink=0,recent=20/V=int1:sink=0,flush=32");
+  const auto first_damage = [&](const CacheParts& parts) {
+    SimulatedCache cache(quantizer, 1, parts);
+    const at::Tensor result = run(cache, window, {7, 1, kTokens - 8});
+    for (std::int64_t t = 0; t < kTokens; ++t) {
+      if (largest_difference(exact.narrow(0, t, 1), result.narrow(0, t, 1)) > 3e-3) return t;
+    }
+    return kTokens;
+  };
+  CHECK(first_damage({{}, Side::Key}) == 20);
+  CHECK(first_damage({{}, Side::Value}) == 31);
+  CHECK(first_damage({}) == 20);
+}
+
 TEST_CASE("With nothing recent the pass with both forms is the plain one") {
   constexpr std::int64_t kTokens = 300;  // more than one block of queries
   const AttentionInput window = random_window(kTokens, 4);

@@ -140,10 +140,37 @@ TEST_CASE("A block whose scale does not fit fp16 is named; heads that blocks do 
     CHECK(overflow.channel == 40);
     CHECK(overflow.value == -6e5f);
   }
+  std::vector<float> tiny(kWidth, 0.0f);
+  tiny[3] = 1e-40f;  // its scale has no inverse
+  for (const std::string kind : {"q4_0", "q8_0", "fp8"}) {
+    row = tiny;
+    SideSimulator(side_of(kind, Side::Value)).round_trip(row, 0, 1);
+    for (const float value : row) CHECK(value == 0.0f);
+  }
   SideQuantizer narrow = side_of("q4_0", Side::Key);
   narrow.head_dim = 80;
   CHECK_THROWS_AS(SideSimulator(narrow), Error);
   CHECK_THROWS_AS(check_shape(parse_recipe("q8_0"), 2, 80), Error);
   CHECK_NOTHROW(check_shape(parse_recipe("fp8"), 2, 80));
   CHECK_THROWS_AS(check_shape(parse_recipe("nuq3:share=48"), 2, 64), Error);
+}
+
+TEST_CASE("A calibrated range per token codes as the same range in every channel does, coordinate descent included") {
+  const std::vector<float> x = golden("input");
+  std::vector<EncodedTokens> encoded;
+  for (const std::string recipe : {"K=nuq3-1%:icm=2/V=nuq3", "K=nuq3-1%:key=token,range=static,icm=2/V=nuq3"}) {
+    SideQuantizer side = side_of(recipe, Side::Key);
+    side.lower.assign(kWidth, -3.0f), side.upper.assign(kWidth, 5.0f);
+    for (int head = 0; head < kHeads; ++head) {
+      for (int a = 0; a < kHeadDim; ++a) {
+        side.feedback.order.push_back(kHeadDim - 1 - a);
+        for (int b = 0; b < kHeadDim; ++b)
+          side.feedback.hessian.push_back(a == b ? 1.0f : 0.4f / (1 + std::abs(a - b)));
+      }
+    }
+    SideEncoder(side).encode(x, encoded.emplace_back());
+  }
+  CHECK(encoded[0].codes == encoded[1].codes);
+  CHECK(encoded[0].outlier_value == encoded[1].outlier_value);
+  CHECK(encoded[0].outliers() > 0);
 }
