@@ -151,6 +151,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows beyond `ulimit -f` is a failed write, not a killed program
 
   std::string message;
   int code = 0;

@@ -12,6 +12,7 @@
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/plural.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/text/corpus.h>
 
@@ -28,7 +29,8 @@ struct ExperimentOptions : ModelArguments {
   bool discard_calibrations = false;
 };
 
-std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, const char* flag) {
+/// Judged texts are told apart by what they hold, so none may be there twice.
+std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, const char* flag, bool judged) {
   std::vector<LabelledText> texts;
   for (const std::string& argument : arguments) {
     const TextArgument parsed = TextArgument::parse(argument);
@@ -37,6 +39,10 @@ std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, 
         fail(ErrorKind::Usage, fmt::format("{} {}: the label '{}' is given twice", flag, argument, parsed.domain));
     }
     texts.push_back({parsed.domain, parsed.path, read_text(parsed).sha256});
+    for (std::size_t other = 0; judged && other + 1 < texts.size(); ++other) {
+      if (texts[other].sha256 == texts.back().sha256)
+        fail(ErrorKind::Usage, fmt::format("{} {}: is the same text as '{}'", flag, argument, texts[other].label));
+    }
   }
   return texts;
 }
@@ -64,7 +70,7 @@ void print_remaining(const Remaining& remaining, bool json) {
     return;
   }
   std::string text =
-      fmt::format("{} cells, {} of them finished; still to be run:\n", remaining.cells, remaining.finished_cells);
+      fmt::format("{}, {} finished; still to be run:\n", plural(remaining.cells, "cell"), remaining.finished_cells);
   for (const std::string& command : remaining.commands) text += "    " + command + "\n";
   print_result(text);
 }
@@ -80,12 +86,16 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   inputs.dtype = options.dtype;
   inputs.bos = options.bos;
   inputs.cache = options.cache;
-  inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text");
-  inputs.texts = read_texts(options.text, "--text");
+  inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text", false);
+  inputs.texts = read_texts(options.text, "--text", true);
   {
     const LoadedModel loaded = open_model(options, context);  // and closed again: the tools open it themselves
     inputs.model_sha256 = loaded.model->sha256();
     check_cells(config, loaded.model->config(), options.cache);
+    for (const LabelledText& text : inputs.texts) {  // too short for a window is said now
+      const std::vector<TokenStream> stream = {tokenize(*loaded.tokenizer, read_text({text.label, text.path}))};
+      sequential_windows(stream, config.seqlen, loaded.prepend_bos, loaded.bos(), 1);
+    }
   }
 
   const ExperimentPlan plan = plan_experiment(config, inputs, options.output);
@@ -93,6 +103,12 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
       config, inputs, plan, options.output, tool.common().quiet, options.discard_calibrations};
   if (tool.common().dry_run) return print_remaining(remaining_steps(experiment), tool.common().json);
   if (options.output.empty()) fail(ErrorKind::Usage, "-o is missing: the folder for results and reports");
+  std::error_code ignored;
+  if (std::filesystem::exists(options.output / "report.json", ignored) &&
+      !std::filesystem::exists(options.output / "cells", ignored)) {
+    fail(ErrorKind::Usage, fmt::format("output '{}' holds a report that no experiment made; another folder is needed",
+                                       options.output.string()));
+  }
   // The report is made anew whenever a cell was: what counts are the cells, which are never replaced.
   ReportFolder folder(options.output, true);
   ReportDocument document = run_experiment(experiment, context);

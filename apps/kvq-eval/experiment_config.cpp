@@ -55,7 +55,8 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
     if (calibrations.contains(name)) continue;
     std::string list;
     for (const std::string& known : calibrations) list += (list.empty() ? "" : ", ") + known;
-    table.refuse("calibrations", fmt::format("holds '{}'; known: {}", name, list));
+    table.refuse("calibrations",
+                 fmt::format("holds '{}'; known: {}", name, list.empty() ? "none, no calibration has a name" : list));
   }
   cell.texts = table.texts("texts").value_or(std::vector<std::string>{});
   cell.only_layers = table.text("only-layers").value_or("");

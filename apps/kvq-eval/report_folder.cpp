@@ -1,6 +1,7 @@
 #include "kvq-eval/report_folder.h"
 
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -30,18 +31,30 @@ ReportFolder::~ReportFolder() {
 }
 
 void ReportFolder::write(const ReportDocument& document) {
-  write_file_atomically(folder_ / "report.html", document_html(document), force_);
-  write_file_atomically(folder_ / "report.md", document_markdown(document), force_);
+  std::vector<fs::path> written;
+  const auto write_file = [&](const char* name, const std::string& content) {
+    write_file_atomically(folder_ / name, content, force_);
+    written.push_back(folder_ / name);
+  };
   // The first table is the report's; others stand beside it under their own names.
   const char* name = "report.csv";
   const auto write_table = [&](const char* own_name, const Table& table) {
-    write_file_atomically(folder_ / (name ? name : own_name), to_csv(table), force_);
+    write_file(name ? name : own_name, to_csv(table));
     name = nullptr;
   };
-  if (!document.evaluations.empty()) write_table("perplexity.csv", perplexity_numbers(document.evaluations));
-  if (document.passkey) write_table("passkey.csv", passkey_numbers(document.passkey->results));
-  if (document.tasks) write_table("tasks.csv", task_numbers(document.tasks->report));
-  write_file_atomically(folder_ / "report.json", document_json(document), force_);
+  try {
+    write_file("report.html", document_html(document));
+    write_file("report.md", document_markdown(document));
+    if (!document.evaluations.empty()) write_table("perplexity.csv", perplexity_numbers(document.evaluations));
+    if (document.passkey) write_table("passkey.csv", passkey_numbers(document.passkey->results));
+    if (document.tasks) write_table("tasks.csv", task_numbers(document.tasks->report));
+    write_file("report.json", document_json(document));
+  } catch (...) {
+    // A part of a report would stand in the way of the next run.
+    std::error_code ignored;
+    for (const fs::path& path : written) fs::remove(path, ignored);
+    throw;
+  }
 }
 
 }  // namespace kvq::apps

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
@@ -10,6 +11,8 @@
 namespace kvq {
 
 namespace {
+
+constexpr float kLargestUpdate = 1e9f;  ///< of an error; ratios of a damped matrix stay far below
 
 h5::Shape channels_of(const SideQuantizer& side) {
   return {static_cast<std::uint64_t>(side.kv_heads), static_cast<std::uint64_t>(side.head_dim)};
@@ -76,6 +79,37 @@ void require_order(const h5::Group& group, const h5::Shape& shape, std::span<con
         group.damaged("coding_order",
                       fmt::format("names channel {} twice, at {} again", order[index], schema::position(shape, index)));
     }
+  }
+}
+
+/// updates[j][k] is passed on from channel j to the later ones only: 0 for k <= j.
+void require_upper(const h5::Group& group, const h5::Shape& shape, std::span<const float> updates) {
+  const auto dim = static_cast<std::size_t>(shape[2]);
+  for (std::size_t index = 0; index < updates.size(); ++index) {
+    const std::size_t row = index / dim % dim, column = index % dim;
+    if (column <= row && updates[index] != 0.0f)
+      group.damaged("feedback", fmt::format("has {} at {}, where errors go to later channels only and 0 is needed",
+                                            updates[index], schema::position(shape, index)));
+    if (std::abs(updates[index]) > kLargestUpdate)
+      group.damaged("feedback", fmt::format("has {} at {}, far more than an error", updates[index],
+                                            schema::position(shape, index)));
+  }
+}
+
+/// Symmetric, and no two channels more alike than each is to itself: |H_jk| <= sqrt(H_jj H_kk).
+void require_metric(const h5::Group& group, const h5::Shape& shape, std::span<const float> hessian) {
+  const auto dim = static_cast<std::size_t>(shape[2]);
+  for (std::size_t index = 0; index < hessian.size(); ++index) {
+    const std::size_t head = index / (dim * dim) * dim * dim, row = index / dim % dim, column = index % dim;
+    if (row == column) continue;
+    const double here = hessian[index], there = hessian[head + column * dim + row];
+    const double bound =
+        std::sqrt(static_cast<double>(hessian[head + row * (dim + 1)]) * hessian[head + column * (dim + 1)]);
+    if (std::abs(here - there) > 1e-5 * bound)
+      group.damaged("fisher", fmt::format("is not symmetric at {}", schema::position(shape, index)));
+    if (std::abs(here) > bound * (1 + 1e-5))
+      group.damaged("fisher",
+                    fmt::format("has {} at {}, more than its diagonal allows", here, schema::position(shape, index)));
   }
 }
 
@@ -160,7 +194,10 @@ void read_rounding(const h5::Group& group, SideQuantizer& side) {
     side.feedback.order = read_small(group, "coding_order", channels, 0, side.head_dim - 1);
     require_order(group, channels, side.feedback.order);
   }
-  if (recipe.rounding.feedback) side.feedback.updates = read_finite(group, "feedback", blocks);
+  if (recipe.rounding.feedback) {
+    side.feedback.updates = read_finite(group, "feedback", blocks);
+    require_upper(group, blocks, side.feedback.updates);
+  }
   if (recipe.rounding.icm > 0) {
     side.feedback.hessian = read_finite(group, "fisher", blocks);
     for (std::size_t head = 0; head < side.feedback.hessian.size(); head += dim * dim) {
@@ -168,6 +205,7 @@ void read_rounding(const h5::Group& group, SideQuantizer& side) {
         require_positive(group, "fisher", blocks, std::span<const float>(side.feedback.hessian),
                          head + channel * (dim + 1), side.feedback.hessian.size());
     }
+    require_metric(group, blocks, side.feedback.hessian);
   }
 }
 

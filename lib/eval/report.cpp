@@ -53,7 +53,7 @@ Table perplexity_table(const PerplexityReport& report) {
     const std::string none = "–";
     table.rows.push_back({
         result.name,
-        fmt::format("{:g}", result.bits_nominal),
+        fmt::format("{:g}", std::round(100 * result.bits_nominal) / 100),
         result.counted ? fmt::format("{:.2f}", result.bits_counted) : uncounted(result),
         result.counted ? fmt::format("{:.2f}", result.bits_counted_32k) : uncounted(result),
         result.counted ? megabytes(result.cache_bytes) : none,

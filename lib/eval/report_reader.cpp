@@ -20,6 +20,8 @@ using Json = nlohmann::json;
 
 constexpr double kLargest = 1e30;  ///< nothing that a report holds comes near it
 
+constexpr std::int64_t kMostLayers = 4096;
+
 /// An object of the file, knowing its place for messages.
 class Object {
  public:
@@ -99,7 +101,8 @@ class Object {
   const Json& json() const { return json_; }
   [[noreturn]] void wrong(const std::string& key, const std::string& wanted) const {
     fail(ErrorKind::Format,
-         fmt::format("{}: '{}{}' is not {}: this is no report of kvq-eval", file_, place_, key, wanted));
+         fmt::format("{}: {} is not {}: this is no report of kvq-eval", file_,
+                     place_.empty() && key.empty() ? "the whole" : fmt::format("'{}{}'", place_, key), wanted));
   }
 
  private:
@@ -165,7 +168,10 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   row.seconds = object.number("seconds");
   row.cache = object.text("cache");
   if (object.has("only_layers")) {
-    for (const std::int64_t layer : object.wholes("only_layers")) row.parts.layers.push_back(static_cast<int>(layer));
+    for (const std::int64_t layer : object.wholes("only_layers")) {
+      if (layer < 0 || layer >= kMostLayers) object.wrong("only_layers", "an array of layers");
+      row.parts.layers.push_back(static_cast<int>(layer));
+    }
   }
   if (object.has("only_side")) {
     const std::string side = object.text("only_side");

@@ -83,7 +83,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     }
   }
   if (side.half_bit && (side.widths != Widths::Pair || side.bits > 7))
-    return "half bits need widths=pair, which gives some channels more and some less";
+    return "half bits need widths=pair, which gives some channels more and some less, and is for keys (K=…/V=…)";
   if (side.widths == Widths::Pair) {
     if (which == Side::Value) return "widths=pair is for keys: values have no RoPE pairs";
     if (side.axis != Axis::Channel || side.range != RangeKind::Static)

@@ -102,6 +102,12 @@ TEST_CASE("Tables of feedback that cannot be right are refused by name") {
   CHECK_THAT(refusal_of(bad), ContainsSubstring("coding_order") && ContainsSubstring("twice"));
   bad = good, bad.quantizer.layers[0].key.feedback.hessian[0] = -1.0f;
   CHECK_THAT(refusal_of(bad), ContainsSubstring("/key/fisher"));
+  bad = good, bad.quantizer.layers[0].key.feedback.hessian[1] += 0.5f;
+  CHECK_THAT(refusal_of(bad), ContainsSubstring("not symmetric"));
+  bad = good, bad.quantizer.layers[0].key.feedback.updates[0] = 0.5f;
+  CHECK_THAT(refusal_of(bad), ContainsSubstring("/key/feedback") && ContainsSubstring("later channels only"));
+  bad = good, bad.quantizer.layers[0].key.feedback.updates[1] = 3e38f;
+  CHECK_THAT(refusal_of(bad), ContainsSubstring("far more than an error"));
   bad = good, std::swap(bad.quantizer.layers[0].key.codebooks[1].centroids[0],
                         bad.quantizer.layers[0].key.codebooks[1].centroids[1]);
   CHECK_THAT(refusal_of(bad), ContainsSubstring("centroids_2") && ContainsSubstring("not sorted"));

@@ -220,7 +220,7 @@ TEST_CASE("Values that no report holds are refused before a picture is drawn of 
     damaged.at(nlohmann::json::json_pointer(place)) = value;
     return read_refusal(dir, damaged.dump());
   };
-  const std::string books = "/results/1/layers/0/key/codebooks";
+  const std::string books = "/results/1/layers/1/key/codebooks";
   CHECK_THAT(with(books, nlohmann::json::array()), ContainsSubstring("codebooks"));
   CHECK_THAT(with(books, {nlohmann::json::array()}), ContainsSubstring("codebooks"));
   CHECK_THAT(with(books, {{1e300}}), ContainsSubstring("codebooks"));

@@ -25,7 +25,7 @@ worse = "nuq3-1% (few)"
 TOML
 run=(kvq-eval experiment small.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" --threads 2)
 runs "${run[@]}" --dry-run
-grep -q '^5 cells, 0 of them finished' "$out" || problem "plan"
+grep -q '^5 cells, 0 finished' "$out" || problem "plan"
 (($(grep -c '^    kvq-fisher ' "$out") == 2)) || problem "calibrations of the plan"
 [[ $(ls) == small.toml ]] || problem "a plan left files"
 runs "${run[@]}" -o x
@@ -40,7 +40,7 @@ find x -name '*.h5' -o -name '*.json' -path '*cells*' | sort | xargs stat -c '%n
 
 # The same again: nothing is run, the report says the same.
 runs "${run[@]}" -o x --dry-run
-[[ $(cat "$out") == "5 cells, 5 of them finished; still to be run:" ]] || problem "a second plan"
+[[ $(cat "$out") == "5 cells, 5 finished; still to be run:" ]] || problem "a second plan"
 runs "${run[@]}" -o x
 same_bytes first.json x/report.json
 
@@ -85,12 +85,18 @@ refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --t
 refused "-o is missing" "${run[@]}"
 # The file may stand behind an option that can be given several times.
 runs kvq-eval experiment --model "$model" --text "$evaluation_text" --calibration-text "$calibration_text" small.toml --dry-run
+refused "is the same text as" "${run[@]}" --text "again=$evaluation_text" -o z
+echo short >short.txt
+refused "short.txt" "${run[@]}" --text short=short.txt -o z
+mkdir -p other && echo '{}' >other/report.json
+refused "that no experiment made" "${run[@]}" -o other
 refused "only-layers" "${run[@]}" --cache packed -o z
 refused none.toml "${run[@]/small/none}" -o z
 for file in "$SOURCE"/configs/experiments/*.toml; do
   texts=()
   for label in prose code math languages; do
-    texts+=(--calibration-text "$label=$calibration_text" --text "$label=$evaluation_text")
+    { cat "$evaluation_text"; echo "$label"; } >"$label.txt"
+    texts+=(--calibration-text "$label=$calibration_text" --text "$label=$label.txt")
   done
   runs kvq-eval experiment "$file" --model "$model" "${texts[@]}" --dry-run
 done
