@@ -98,8 +98,8 @@ ToolCommand threshold_command(const ExperimentRun& run, const FitGroup& group) {
   for (const double fraction : group.fractions)
     fractions += fmt::format("{}{}", fractions.empty() ? "" : ",", fraction);
   ToolCommand command{"kvq-threshold",
-                  {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(),
-                   "--outliers", fractions, "--sinks", std::to_string(group.sinks)}};
+                      {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(),
+                       "--outliers", fractions, "--sinks", std::to_string(group.sinks)}};
   if (group.cap > 0) command.arguments.insert(command.arguments.end(), {"--cap", fmt::format("{}", group.cap)});
   command.arguments.insert(command.arguments.end(), {"-o", group.thresholds.string()});
   return command;
@@ -148,9 +148,9 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   const PlannedCell& first = *batch.cells.front();
   const std::string text = run.inputs.texts[first.text].path.string();
   ToolCommand command{"kvq-eval",
-                  {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
-                   std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows), "--dtype",
-                   run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
+                      {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
+                       std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows),
+                       "--dtype", run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
   auto& arguments = command.arguments;
   if (!first.only_layers.empty()) arguments.insert(arguments.end(), {"--only-layers", first.only_layers});
   if (!first.only_side.empty()) arguments.insert(arguments.end(), {"--only-side", first.only_side});

@@ -47,7 +47,9 @@ std::string dump(const OrderedJson& json) {
   return text + "\n";
 }
 
-OrderedJson optional_number(const std::optional<double>& value) { return value ? OrderedJson(*value) : OrderedJson(nullptr); }
+OrderedJson optional_number(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
 
 OrderedJson subject_head(const char* kind, const ReportSubject& subject) {
   OrderedJson json;

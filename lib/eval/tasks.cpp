@@ -17,7 +17,6 @@ namespace kvq {
 
 namespace {
 
-
 struct Group {
   std::string kind;
   std::int64_t length = 0;

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <type_traits>
 
-
 namespace kvq {
 
 namespace {

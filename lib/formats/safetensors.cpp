@@ -114,8 +114,7 @@ class HeaderParser {
 
   std::vector<std::int64_t> read_shape(const std::string& name, const json& value) const {
     if (!value.is_array() || value.size() > kMostAxes) {
-      damaged(
-          fmt::format("the shape of tensor {} must be an array of at most {} sizes", printable(name), kMostAxes));
+      damaged(fmt::format("the shape of tensor {} must be an array of at most {} sizes", printable(name), kMostAxes));
     }
     std::vector<std::int64_t> shape;
     for (const json& size : value) {
@@ -160,7 +159,8 @@ class HeaderParser {
   }
 
   void check_layout() {
-    std::sort(extents_.begin(), extents_.end(), [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+    std::sort(extents_.begin(), extents_.end(),
+              [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
     std::uint64_t expected = 0;
     for (const ByteRange& extent : extents_) {
       if (extent.begin != expected) {
