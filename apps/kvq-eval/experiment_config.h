@@ -8,6 +8,7 @@
 
 #include <kvq/eval/report.h>
 #include <kvq/quant/recipe.h>
+#include <kvq/quant/weight_scheme.h>
 
 namespace kvq::apps {
 
@@ -18,9 +19,11 @@ struct CalibrationConfig {
   std::uint64_t seed = 0;
 };
 
-/// Every recipe with every calibration on every text.
+/// Every recipe with every calibration on every text; with `weights`, besides, each of these weights alone and with
+/// every recipe.
 struct CellConfig {
   std::vector<Recipe> recipes;
+  std::vector<WeightScheme> weights;
   std::vector<std::string> calibrations, texts;  ///< names and labels; empty: all
   std::string only_layers, only_side;            ///< as on the command line; empty: all
 };

@@ -55,6 +55,10 @@ std::filesystem::path calibration_file(const std::filesystem::path& folder, cons
   return folder / "calibrations" / (calibration.key + ".h5");
 }
 
+std::filesystem::path weight_fisher_file(const std::filesystem::path& folder, const PlannedCalibration& calibration) {
+  return folder / "calibrations" / (calibration.key + "-weights.h5");
+}
+
 ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
                                const std::filesystem::path& folder) {
   ExperimentPlan plan;
@@ -80,15 +84,23 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
         const auto& wanted = cell.calibrations;
         if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), calibration.config.name) == wanted.end())
           continue;
-        for (const Recipe& recipe : cell.recipes) {
-          PlannedCell planned{recipe, index, text_index, cell.only_layers, cell.only_side, {}, {}};
-          planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
-          const std::string key = key_of(
+        const auto add = [&](const Recipe& recipe, const std::optional<WeightScheme>& weights) {
+          PlannedCell planned{recipe,           weights,        cell.weights, index, text_index,
+                              cell.only_layers, cell.only_side, {},           {},    {}};
+          if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          if (weights) planned.weights_file = folder / "weights" / calibration.key / (slug(*weights) + ".h5");
+          std::string identity =
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
-                          calibration.key, recipe_to_toml(recipe), text.sha256, config.seqlen, config.windows,
-                          inputs.cache, cell.only_layers, cell.only_side));
-          planned.result = folder / "cells" / (key + ".json");
+                          calibration.key, recipe.quantized ? recipe_to_toml(recipe) : "none", text.sha256,
+                          config.seqlen, config.windows, inputs.cache, cell.only_layers, cell.only_side);
+          if (weights) identity += fmt::format("weights {}\n", short_form(*weights));
+          planned.result = folder / "cells" / (key_of(identity) + ".json");
           if (known.insert(planned.result).second) plan.cells.push_back(std::move(planned));
+        };
+        for (const WeightScheme& weights : cell.weights) add(parse_recipe("none"), weights);
+        for (const Recipe& recipe : cell.recipes) {  // what shares a quantizer is together: eval_batches()
+          add(recipe, std::nullopt);
+          for (const WeightScheme& weights : cell.weights) add(recipe, weights);
         }
       }
     }

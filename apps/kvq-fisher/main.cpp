@@ -5,6 +5,7 @@
 #include "kvq-fisher/options.h"
 #include "kvq-fisher/report.h"
 
+#include <kvq/calib/collect_weights.h>
 #include <kvq/core/error.h>
 
 using namespace kvq;
@@ -21,9 +22,9 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
     throw;
   }
   const ModelConfig& config = inputs.model->config();
-  const CollectPlan plan =
-      plan_collection(config, parse_dtype(arguments.dtype), static_cast<std::int64_t>(windows.size()), arguments.seqlen,
-                      parse_recompute(arguments.recompute));
+  const CollectPlan plan = (arguments.weights ? plan_weight_fisher : plan_collection)(
+      config, parse_dtype(arguments.dtype), static_cast<std::int64_t>(windows.size()), arguments.seqlen,
+      parse_recompute(arguments.recompute));
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }
@@ -49,8 +50,8 @@ int main(int argc, char** argv) {
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};
     options.inputs = inputs.watch.get();
-    const CollectResult result =
-        collect_calibration(*inputs.model, apps::choose_windows(arguments, inputs), inputs.domains(), options, context);
+    const CollectResult result = (arguments.weights ? collect_weight_fisher : collect_calibration)(
+        *inputs.model, apps::choose_windows(arguments, inputs), inputs.domains(), options, context);
     apps::print_result(tool.common().json ? apps::result_as_json(arguments, result)
                                           : apps::result_as_text(arguments, result));
   });

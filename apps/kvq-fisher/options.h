@@ -17,6 +17,7 @@ struct FisherArguments : ModelArguments {
   bool sequential = false;
   std::string recompute = "auto";
   std::uint64_t seed = 0;
+  bool weights = false;
 };
 
 void add_options(CLI::App& command, FisherArguments& arguments);

@@ -1,9 +1,6 @@
 #include <kvq/calib/collect.h>
 
-#include <unistd.h>
-
 #include <chrono>
-#include <sstream>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -15,6 +12,7 @@
 #include <kvq/artifacts/calibration_file.h>
 #include <kvq/calib/assemble.h>
 #include <kvq/calib/attention_mass.h>
+#include <kvq/calib/collect_common.h>
 #include <kvq/calib/journal.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
@@ -32,45 +30,6 @@ using Part = SequenceLayout::Part;
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-RunIdentity identity_of(const CalibrationHeader& header, int threads) {
-  RunIdentity identity;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    identity.entries.emplace_back(name, value);
-  };
-  add("kvq", KVQ_VERSION);
-  add("model", header.provenance.model_sha256);
-  add("tokenizer", header.provenance.tokenizer_sha256);
-  add("text", header.provenance.text_sha256);
-  identity.add_settings(header.provenance.config);
-  add("sequences", fmt::format("{}", header.sequences));
-  add("tokens per sequence", fmt::format("{}", header.seqlen));
-  add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()),
-                                           header.tokens.size() * sizeof(std::int32_t))));
-  for (std::size_t index = 0; index < header.domains.size(); ++index)
-    add(fmt::format("domain {}", index), header.domains[index]);
-  add("beginning of sequence", header.bos);
-  add("threads", fmt::format("{}", threads));  // sums depend on how they are split
-  return identity;
-}
-
-CalibrationHeader header_of(const Model& model, const std::vector<Window>& windows,
-                            const std::vector<std::string>& domains, const CollectOptions& options) {
-  KVQ_ASSERT(!windows.empty());
-  CalibrationHeader header;
-  header.provenance = options.provenance;
-  header.shape = model.config().kv;
-  header.rope = model.config().rope;
-  header.sequences = static_cast<std::int64_t>(windows.size());
-  header.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
-  header.bos = options.bos;
-  for (const Window& window : windows) {
-    KVQ_ASSERT(static_cast<std::int64_t>(window.ids.size()) == header.seqlen);
-    header.tokens.insert(header.tokens.end(), window.ids.begin(), window.ids.end());
-    header.domains.push_back(domains.at(static_cast<std::size_t>(window.stream)));
-  }
-  return header;
-}
-
 /// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`.
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), group = query.size(1) / kv_heads;
@@ -83,17 +42,6 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
     }
   });
   return moment;
-}
-
-void check_ids(const std::vector<Window>& windows, int vocab) {
-  for (const Window& window : windows) {
-    for (std::int32_t id : window.ids) {
-      if (id >= 0 && id < vocab) continue;
-      fail(ErrorKind::Mismatch,
-           fmt::format("the tokenizer gives token {}, the model knows 0 to {}: they do not belong together", id,
-                       vocab - 1));
-    }
-  }
 }
 
 /// One sequence into the journal.
@@ -136,26 +84,6 @@ class SequenceRun {
   RopeTable rope_;
 };
 
-/// Temporary files of runs that were killed while they assembled this output. The journal's lock is held.
-void remove_stale_parts(const fs::path& output) {
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  const std::string prefix = fmt::format(".{}.", output.filename().string());
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool numbered = name.size() > prefix.size() + 5 && name.starts_with(prefix) && name.ends_with(".part") &&
-                          name.find_first_not_of("0123456789", prefix.size()) == name.size() - 5;
-    if (numbered) ::unlink(entry.path().c_str());
-  }
-}
-
-bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
-  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
-         a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
-         a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
-         a.provenance.text_sha256 == b.provenance.text_sha256;
-}
-
 /// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
 bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
                                   const RunIdentity& identity, std::vector<double>& loss) {
@@ -179,7 +107,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
                                   RunContext& context) {
   CalibrationHeader header = header_of(model, windows, domains, options);
   check_ids(windows, model.config().vocab);
-  const RunIdentity identity = identity_of(header, context.threads);
+  const RunIdentity identity = identity_of(header, "keys and values", context.threads);
   const SequenceLayout layout{header.shape, header.seqlen};
   const fs::path folder = Journal::folder_of(options.output);
   CollectResult result;

@@ -79,6 +79,17 @@ Json parents_json(const VariantSource& source) {
   return parents;
 }
 
+Json weights_json(const WeightsSource& weights) {
+  if (!weights.used()) return nullptr;
+  Json parents = Json::object();
+  for (const auto& [name, sha256] : weights.parents) parents[name] = sha256;
+  return {{"name", weights.name},
+          {"bits_counted", weights.bits_counted},
+          {"file", weights.file},
+          {"sha256", weights.sha256},
+          {"parents", parents}};
+}
+
 Json row_json(const VariantResult& result) {
   Json row;
   row["name"] = result.name;
@@ -104,6 +115,7 @@ Json row_json(const VariantResult& result) {
   row["sha256"] = result.source.sha256;
   row["parents"] = parents_json(result.source);
   row["calibration"] = result.source.calibration;
+  row["weights"] = weights_json(result.weights);
   row["window_nll"] = result.window_nll;
   row["window_kl"] = result.window_kl;
   row["position_nll"] = result.position_nll;
@@ -150,6 +162,7 @@ Json passkey_object(const ReportSubject& subject, const std::vector<PasskeyResul
                               {"continuations", continuations}});
     }
     row["sha256"] = result.sha256;
+    row["weights"] = weights_json(result.weights);
     json["results"].push_back(std::move(row));
   }
   json["command"] = subject.command;
@@ -174,6 +187,7 @@ Json tasks_object(const TaskEvaluation& evaluation) {
     Json row;
     row["name"] = result.name;
     row["sha256"] = result.sha256;
+    row["weights"] = weights_json(result.weights);
     row["scores"] = Json::array();
     for (const TaskScore& score : task_scores(evaluation.report, result)) {
       row["scores"].push_back({{"kind", score.kind},
