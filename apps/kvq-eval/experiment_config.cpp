@@ -1,5 +1,6 @@
 #include "kvq-eval/experiment_config.h"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -32,6 +33,9 @@ CalibrationConfig read_calibration(const TomlTable& table) {
   calibration.samples = whole(table, "samples", calibration.samples, 1);
   calibration.seqlen = whole(table, "seqlen", calibration.seqlen, 2);
   calibration.seed = static_cast<std::uint64_t>(whole(table, "seed", 0, 0));
+  calibration.query_heads = table.text("query-heads").value_or(calibration.query_heads);
+  if (calibration.query_heads != "joint" && calibration.query_heads != "mean" && calibration.query_heads != "max")
+    table.refuse("query-heads", fmt::format("is '{}'; known: joint, mean, max", calibration.query_heads));
   table.reject_unknown();
   return calibration;
 }
@@ -135,6 +139,17 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   if (config.calibrations.empty()) config.calibrations.emplace_back();
   for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
   if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
+  for (const CalibrationConfig& calibration : config.calibrations) {
+    if (calibration.query_heads == "joint") continue;
+    for (const CellConfig& cell : config.cells) {
+      const bool uses = cell.calibrations.empty() || std::find(cell.calibrations.begin(), cell.calibrations.end(),
+                                                               calibration.name) != cell.calibrations.end();
+      if (uses && !cell.weights.empty())
+        table.refuse("cell", fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
+                                         "is one number",
+                                         calibration.name, calibration.query_heads));
+    }
+  }
   const std::set<std::string> known = cache_names(config);
   for (const TomlTable& claim : table.tables("claim")) {
     config.claims.push_back(

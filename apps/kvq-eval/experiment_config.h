@@ -17,6 +17,7 @@ struct CalibrationConfig {
   std::vector<std::string> texts;  ///< labels of --calibration-text; empty: all
   std::int64_t samples = 16, seqlen = 2048;
   std::uint64_t seed = 0;
+  std::string query_heads = "joint";
 };
 
 /// Every recipe with every calibration on every text; with `weights`, besides, each of these weights alone and with

@@ -94,6 +94,8 @@ void add_sample(Inspection& inspection, Json& json, const CalibrationHeader& hea
   json["sequences"] = header.sequences;
   json["seqlen"] = header.seqlen;
   json["bos"] = header.bos;
+  inspection.facts.emplace_back("query heads", header.query_heads);
+  json["query_heads"] = header.query_heads;
   json["loss_mean"] = loss;
 }
 

@@ -22,9 +22,13 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
     throw;
   }
   const ModelConfig& config = inputs.model->config();
-  const CollectPlan plan = (arguments.weights ? plan_weight_fisher : plan_collection)(
-      config, parse_dtype(arguments.dtype), static_cast<std::int64_t>(windows.size()), arguments.seqlen,
-      parse_recompute(arguments.recompute));
+  const auto sequences = static_cast<std::int64_t>(windows.size());
+  const Dtype dtype = parse_dtype(arguments.dtype);
+  const Recompute recompute = parse_recompute(arguments.recompute);
+  const CollectPlan plan = arguments.weights
+                               ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
+                               : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
+                                                 parse_query_heads(arguments.query_heads));
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }
@@ -39,6 +43,8 @@ int main(int argc, char** argv) {
   return tool.run(argc, argv, [&](RunContext& context) {
     const bool dry_run = tool.common().dry_run;
     if (!dry_run && arguments.output.empty()) fail(ErrorKind::Usage, "-o is missing: the calibration file to write");
+    if (arguments.weights && arguments.query_heads != "joint")
+      fail(ErrorKind::Usage, "--query-heads does not go with --weights: a weight's gradient is one number");
     const apps::FisherInputs inputs = apps::load_inputs(arguments, context);
     if (dry_run) return print_plan(tool, arguments, inputs);
 
@@ -46,6 +52,7 @@ int main(int argc, char** argv) {
     options.output = arguments.output;
     options.force = tool.common().force;
     options.recompute = parse_recompute(arguments.recompute);
+    options.query_heads = parse_query_heads(arguments.query_heads);
     options.bos = inputs.prepend_bos ? "window" : "never";
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};

@@ -18,6 +18,7 @@ struct FisherArguments : ModelArguments {
   std::string recompute = "auto";
   std::uint64_t seed = 0;
   bool weights = false;
+  std::string query_heads = "joint";
 };
 
 void add_options(CLI::App& command, FisherArguments& arguments);

@@ -19,6 +19,7 @@ void write_sample(const h5::Group& root, const std::string& schema, const Calibr
   write_shape(root, header.shape);
   write_rope(root, header.rope);
   root.set("bos", header.bos);
+  if (header.query_heads != "joint") root.set("query_heads", header.query_heads);
   root.write("tokens", {sequences, seqlen}, std::span(header.tokens));
   root.write_strings("domain", header.domains);
   root.write("loss", {sequences}, std::span(header.loss));
@@ -30,6 +31,11 @@ CalibrationHeader read_sample(const h5::Group& root, const std::string& schema) 
   header.shape = read_shape(root);
   header.rope = read_rope(root, header.shape);
   header.bos = root.text("bos");
+  if (root.has_attribute("query_heads")) {
+    header.query_heads = root.text("query_heads");
+    if (header.query_heads != "joint" && header.query_heads != "mean" && header.query_heads != "max")
+      root.damaged("query_heads", fmt::format("attribute is '{}'; known: joint, mean, max", header.query_heads));
+  }
   const h5::Shape tokens = root.require("tokens", h5::Type::I32, {h5::kAny, h5::kAny});
   header.sequences = static_cast<std::int64_t>(tokens[0]);
   header.seqlen = static_cast<std::int64_t>(tokens[1]);

@@ -54,21 +54,29 @@ class SequenceRun {
     const Clock::time_point start = Clock::now();
     double journal = 0;
     bool forward_is_done = false;
-    const double loss = sequence_gradients(model_, window.ids, options_.recompute, [&](const LayerGradients& layer) {
+    const bool joint = options_.query_heads == QueryHeads::Joint;
+    const auto store = [&](const LayerGradients& layer) {
       context_.cancel.check();
       if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
       const Clock::time_point since = Clock::now();
       const c10::AutoGradMode no_grad(false);
       writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
       writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
-      writer.write(layer.layer, Part::KeyGrad, layer.key_grad.const_data_ptr<float>());
-      writer.write(layer.layer, Part::ValueGrad, layer.value_grad.const_data_ptr<float>());
+      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
+        return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
+      };
+      writer.write(layer.layer, Part::KeyGrad,
+                   gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
+      writer.write(layer.layer, Part::ValueGrad,
+                   gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
                    query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
       writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
       journal += seconds_since(since);
       context_.progress.advance(1);
-    });
+    };
+    const double loss =
+        sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
     const Clock::time_point since = Clock::now();
     writer.commit(loss);

@@ -27,6 +27,7 @@ RunIdentity identity_of(const CalibrationHeader& header, const std::string& what
   for (std::size_t index = 0; index < header.domains.size(); ++index)
     add(fmt::format("domain {}", index), header.domains[index]);
   add("beginning of sequence", header.bos);
+  add("query heads", header.query_heads);
   add("threads", fmt::format("{}", threads));  // sums depend on how they are split
   return identity;
 }
@@ -41,6 +42,7 @@ CalibrationHeader header_of(const Model& model, const std::vector<Window>& windo
   header.sequences = static_cast<std::int64_t>(windows.size());
   header.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
   header.bos = options.bos;
+  header.query_heads = query_heads_name(options.query_heads);
   for (const Window& window : windows) {
     KVQ_ASSERT(static_cast<std::int64_t>(window.ids.size()) == header.seqlen);
     header.tokens.insert(header.tokens.end(), window.ids.begin(), window.ids.end());
@@ -73,7 +75,7 @@ void remove_stale_parts(const std::filesystem::path& output) {
 }
 
 bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
-  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
+  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos && a.query_heads == b.query_heads &&
          a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
          a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
          a.provenance.text_sha256 == b.provenance.text_sha256;

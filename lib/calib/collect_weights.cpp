@@ -198,7 +198,7 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
 
 CollectPlan plan_weight_fisher(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
                                Recompute recompute) {
-  CollectPlan plan = plan_collection(config, dtype, sequences, seqlen, recompute);
+  CollectPlan plan = plan_collection(config, dtype, sequences, seqlen, recompute, QueryHeads::Joint);
   const BlockShape shape = config.blocks();
   const std::int64_t weights = shape.kv.layers * shape.layer_elements();
   plan.file_bytes = 2 * weights + sequences * seqlen * std::int64_t{sizeof(std::int32_t)};
