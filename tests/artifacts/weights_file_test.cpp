@@ -99,7 +99,8 @@ constexpr hid_t kAsStored = -1;
 
 }  // namespace
 
-TEST_CASE("Weight gradients and quantized weights are read as they were written, and the same bytes are written again") {
+TEST_CASE(
+    "Weight gradients and quantized weights are read as they were written, and the same bytes are written again") {
   TempDir folder;
   write_sample_fisher(folder / "f.h5");
   const WeightFisherReader fisher(folder / "f.h5");
@@ -109,7 +110,8 @@ TEST_CASE("Weight gradients and quantized weights are read as they were written,
   const ScaledHalf roots = sample_roots(2, BlockMatrix::Up);
   const std::vector<float> read = fisher.roots(2, BlockMatrix::Up);
   REQUIRE(read.size() == roots.values.size());
-  for (std::size_t index = 0; index < read.size(); ++index) CHECK(read[index] == half_to_float(roots.values[index]) * 0.25f);
+  for (std::size_t index = 0; index < read.size(); ++index)
+    CHECK(read[index] == half_to_float(roots.values[index]) * 0.25f);
 
   write_sample_weights(folder / "w.h5");
   const WeightsReader weights(folder / "w.h5");
@@ -122,7 +124,8 @@ TEST_CASE("Weight gradients and quantized weights are read as they were written,
     CHECK(weights.matrix(1, matrix) == sample_matrix(1, matrix));
     bytes += sample_matrix(1, matrix).counted_bytes();
   }
-  CHECK(weights.header().bits_counted == Approx(8.0 * static_cast<double>(bytes) / static_cast<double>(kBlocks.layer_elements())).epsilon(1e-12));
+  CHECK(weights.header().bits_counted ==
+        Approx(8.0 * static_cast<double>(bytes) / static_cast<double>(kBlocks.layer_elements())).epsilon(1e-12));
   weights.check();
 
   write_sample_fisher(folder / "f2.h5");
@@ -139,7 +142,8 @@ TEST_CASE("Files of weights cut anywhere are refused") {
     REQUIRE(refusal(kind.read, folder / "whole.h5").empty());
     for (std::size_t size = 0; size < bytes.size(); size += 211) {
       write_bytes(folder / "cut.h5", std::string_view(bytes).substr(0, size));
-      if (refusal(kind.read, folder / "cut.h5").find("cut.h5") == std::string::npos) FAIL(kind.name << " cut at " << size);
+      if (refusal(kind.read, folder / "cut.h5").find("cut.h5") == std::string::npos)
+        FAIL(kind.name << " cut at " << size);
     }
   }
 }
@@ -147,34 +151,57 @@ TEST_CASE("Files of weights cut anywhere are refused") {
 TEST_CASE("Files of weights of a newer schema, unfinished, or of another kind are refused") {
   for (const Kind& kind : {kFisher, kWeights}) {
     INFO(kind.name);
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "2.0"); }), ContainsSubstring("2.0") && ContainsSubstring("1.x"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "2.0"); }),
+               ContainsSubstring("2.0") && ContainsSubstring("1.x"));
     CHECK(after(kind, [](hid_t file) { replace_attribute(file, "schema_version", "1.99"); }).empty());
     CHECK_THAT(after(kind, [](hid_t file) { H5Adelete(file, "complete"); }), ContainsSubstring("incomplete"));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "kvq_schema", "quantizer"); }), ContainsSubstring("is a quantizer file, a " + std::string(kind.name)));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "hidden", std::int64_t{0}); }), ContainsSubstring("'/hidden' attribute is 0"));
-    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "intermediate", std::int64_t{8}); }), ContainsSubstring("has shape"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "kvq_schema", "quantizer"); }),
+               ContainsSubstring("is a quantizer file, a " + std::string(kind.name)));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "hidden", std::int64_t{0}); }),
+               ContainsSubstring("'/hidden' attribute is 0"));
+    CHECK_THAT(after(kind, [](hid_t file) { replace_attribute(file, "intermediate", std::int64_t{8}); }),
+               ContainsSubstring("has shape"));
     CHECK_THAT(after(kind, [](hid_t file) { H5Ldelete(file, "layers/02", H5P_DEFAULT); }), ContainsSubstring("02"));
   }
 }
 
 TEST_CASE("Damaged weight gradients are refused with dataset and place") {
-  CHECK_THAT(after(kFisher, [](hid_t file) { overwrite_bits(file, "layers/01/o", kAsStored, 25, 0x7e00); }), ContainsSubstring("'/layers/01/o' holds nan at [2, 1]"));
-  CHECK_THAT(after(kFisher, [](hid_t file) { overwrite_bits(file, "layers/00/q", kAsStored, 0, 0xbc00); }), ContainsSubstring("holds -0.25 at [0, 0]"));
-  CHECK_THAT(after(kFisher, [](hid_t file) { H5Ldelete(file, "layers/01/down", H5P_DEFAULT); }), ContainsSubstring("'/layers/01/down' is missing"));
-  CHECK_THAT(after(kFisher, [](hid_t file) { replace_dataset(file, "layers/01/up", H5T_IEEE_F32LE, {7, 10}); }), ContainsSubstring("holds float32, float16 is needed"));
+  CHECK_THAT(after(kFisher, [](hid_t file) { overwrite_bits(file, "layers/01/o", kAsStored, 25, 0x7e00); }),
+             ContainsSubstring("'/layers/01/o' holds nan at [2, 1]"));
+  CHECK_THAT(after(kFisher, [](hid_t file) { overwrite_bits(file, "layers/00/q", kAsStored, 0, 0xbc00); }),
+             ContainsSubstring("holds -0.25 at [0, 0]"));
+  CHECK_THAT(after(kFisher, [](hid_t file) { H5Ldelete(file, "layers/01/down", H5P_DEFAULT); }),
+             ContainsSubstring("'/layers/01/down' is missing"));
+  CHECK_THAT(after(kFisher,
+                   [](hid_t file) {
+                     replace_dataset(file, "layers/01/up", H5T_IEEE_F32LE, {7, 10});
+                   }),
+             ContainsSubstring("holds float32, float16 is needed"));
 }
 
 TEST_CASE("Damaged quantized weights are refused with dataset and place") {
   const auto hold = [](const char* dataset, std::size_t index, std::uint16_t value) {
     return after(kWeights, [&](hid_t file) { overwrite_bits(file, dataset, kAsStored, index, value); });
   };
-  CHECK_THAT(hold("layers/01/k/codebooks", 11, 0x7c00), ContainsSubstring("'/layers/01/k' is damaged: 'codebooks' holds NaN or infinity at [1, 3]"));
+  CHECK_THAT(hold("layers/01/k/codebooks", 11, 0x7c00),
+             ContainsSubstring("'/layers/01/k' is damaged: 'codebooks' holds NaN or infinity at [1, 3]"));
   CHECK_THAT(hold("layers/01/k/codebooks", 12, 0xbc00), ContainsSubstring("does not ascend at [1, 4]"));
   CHECK_THAT(hold("layers/02/gate/sparse_values", 0, 0xfe00), ContainsSubstring("'sparse_values' holds NaN"));
   CHECK_THAT(hold("layers/02/gate/sparse_columns", 0, 10), ContainsSubstring("'sparse_columns' holds 10 at [0]"));
-  CHECK_THAT(after(kWeights, [](hid_t file) { replace_dataset(file, "layers/00/v/row_start", H5T_STD_I32LE, {13}); }), ContainsSubstring("'row_start' runs from 0 to 0"));
-  CHECK_THAT(after(kWeights, [](hid_t file) { replace_dataset(file, "layers/00/v/codes", H5T_STD_U8LE, {12, 3}); }), ContainsSubstring("'/layers/00/v/codes' has shape [12, 3]"));
-  CHECK_THAT(after(kWeights, [](hid_t file) { replace_dataset(file, "layers/00/v/codes", H5T_STD_I8LE, {12, 4}); }), ContainsSubstring("uint8 is needed"));
-  CHECK_THAT(after(kWeights, [](hid_t file) { replace_attribute(file, "scheme", "w9"); }), ContainsSubstring("'/scheme'"));
-  CHECK_THAT(after(kWeights, [](hid_t file) { replace_attribute(file, "bits_counted", 3.0); }), ContainsSubstring("'/bits_counted' attribute is 3"));
+  CHECK_THAT(after(kWeights, [](hid_t file) { replace_dataset(file, "layers/00/v/row_start", H5T_STD_I32LE, {13}); }),
+             ContainsSubstring("'row_start' runs from 0 to 0"));
+  CHECK_THAT(after(kWeights,
+                   [](hid_t file) {
+                     replace_dataset(file, "layers/00/v/codes", H5T_STD_U8LE, {12, 3});
+                   }),
+             ContainsSubstring("'/layers/00/v/codes' has shape [12, 3]"));
+  CHECK_THAT(after(kWeights,
+                   [](hid_t file) {
+                     replace_dataset(file, "layers/00/v/codes", H5T_STD_I8LE, {12, 4});
+                   }),
+             ContainsSubstring("uint8 is needed"));
+  CHECK_THAT(after(kWeights, [](hid_t file) { replace_attribute(file, "scheme", "w9"); }),
+             ContainsSubstring("'/scheme'"));
+  CHECK_THAT(after(kWeights, [](hid_t file) { replace_attribute(file, "bits_counted", 3.0); }),
+             ContainsSubstring("'/bits_counted' attribute is 3"));
 }

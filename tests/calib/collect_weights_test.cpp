@@ -59,7 +59,8 @@ TEST_CASE("The file of weight gradients holds sqrt(Σ g²) over the sequences, w
     for (std::size_t index = 0; index < roots.size(); ++index) {
       const double want = wanted.const_data_ptr<double>()[index];
       if (std::abs(roots[index] - want) > std::max(want * 0x1p-10, largest * 1e-7))
-        FAIL("layer " << place.first << " " << block_matrix_name(place.second) << " " << index << ": " << roots[index] << " for " << want);
+        FAIL("layer " << place.first << " " << block_matrix_name(place.second) << " " << index << ": " << roots[index]
+                      << " for " << want);
     }
   }
 }
@@ -136,7 +137,8 @@ TEST_CASE("A journal of keys and values is none of weights") {
     AtStep kill(2 * model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
     collect(*model, windows, options, kill);
   });
-  CHECK_THROWS_WITH(collect_squares(*model, windows, options), ContainsSubstring("collects: keys and values there, weights now"));
+  CHECK_THROWS_WITH(collect_squares(*model, windows, options),
+                    ContainsSubstring("collects: keys and values there, weights now"));
 }
 
 TEST_CASE("Damaged sums are not gone on with") {

@@ -29,7 +29,8 @@ const std::string kTiny = KVQ_SOURCE_DIR "/tests/data/tiny/gqa-bias/model.gguf";
 double loss_of(Model& model, const std::vector<std::int32_t>& ids) {
   ExactAttention exact(model.config().kv, model.config().rope);
   at::Tensor hidden = model.embed(ids);
-  for (int layer = 0; layer < model.config().kv.layers; ++layer) hidden = model.layer_forward(layer, hidden, 0, exact, nullptr);
+  for (int layer = 0; layer < model.config().kv.layers; ++layer)
+    hidden = model.layer_forward(layer, hidden, 0, exact, nullptr);
   return next_token_loss(model, hidden, ids, false).mean_nll;
 }
 
@@ -42,7 +43,9 @@ std::shared_ptr<const Quantizer> int4(const ModelConfig& config) {
   for (int layer = 0; layer < config.kv.layers; ++layer) {
     LayerQuantizer sides;
     for (const Side side : kSides)
-      sides.side(side) = {.recipe = quantizer->recipe.side(side), .kv_heads = config.kv.kv_heads, .head_dim = config.kv.head_dim,
+      sides.side(side) = {.recipe = quantizer->recipe.side(side),
+                          .kv_heads = config.kv.kv_heads,
+                          .head_dim = config.kv.head_dim,
                           .codebooks = {uniform_codebook(4)}};
     quantizer->layers.push_back(std::move(sides));
   }
@@ -53,7 +56,8 @@ std::vector<Window> random_windows(int count, int tokens, int vocab) {
   Rng rng(11);
   std::vector<Window> windows(static_cast<std::size_t>(count));
   for (Window& window : windows)
-    for (int token = 0; token < tokens; ++token) window.ids.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab))));
+    for (int token = 0; token < tokens; ++token)
+      window.ids.push_back(static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(vocab))));
   return windows;
 }
 
@@ -94,7 +98,8 @@ TEST_CASE("Rows with other weights are those of the other model, measured agains
   REQUIRE(report.results.size() == 4);
   const PerplexityReport apart = evaluate_perplexity(*other, windows, {cache}, nullptr, quiet_context());
 
-  // Losses of the other model alone, without and with the cache; the cache with the own weights as if nothing was beside it.
+  // Losses of the other model alone, without and with the cache; the cache with the own weights as if nothing was
+  // beside it.
   CHECK(report.results[2].window_nll == apart.results[0].window_nll);
   CHECK(report.results[3].window_nll == apart.results[1].window_nll);
   const PerplexityReport own = evaluate_perplexity(model, windows, {cache}, nullptr, quiet_context());

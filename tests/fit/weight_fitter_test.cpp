@@ -25,9 +25,11 @@ double best_error(std::vector<std::pair<double, double>> values, int clusters) {
   const auto count = static_cast<int>(values.size());
   const auto piece = [&](int begin, int end) {
     double f = 0, fw = 0, error = 0;
-    for (int index = begin; index < end; ++index) f += values[index].second, fw += values[index].second * values[index].first;
+    for (int index = begin; index < end; ++index)
+      f += values[index].second, fw += values[index].second * values[index].first;
     if (f == 0) return 0.0;
-    for (int index = begin; index < end; ++index) error += values[index].second * std::pow(values[index].first - fw / f, 2);
+    for (int index = begin; index < end; ++index)
+      error += values[index].second * std::pow(values[index].first - fw / f, 2);
     return error;
   };
   std::function<double(int, int)> best = [&](int begin, int left) {
@@ -40,14 +42,16 @@ double best_error(std::vector<std::pair<double, double>> values, int clusters) {
   return best(0, clusters);
 }
 
-double weighted_error(const WeightMatrix& matrix, const std::vector<float>& weights, const std::vector<float>& roots, int row) {
+double weighted_error(const WeightMatrix& matrix, const std::vector<float>& weights, const std::vector<float>& roots,
+                      int row) {
   std::vector<float> decoded(static_cast<std::size_t>(matrix.columns));
   matrix.decode_row(row, decoded);
   const auto begin = static_cast<std::ptrdiff_t>(row) * matrix.columns;
   const double unit = *std::max_element(roots.begin() + begin, roots.begin() + begin + matrix.columns);
   double error = 0;
   for (int column = 0; column < matrix.columns; ++column) {
-    const bool exact = std::find(matrix.sparse_columns.begin() + matrix.row_start[row], matrix.sparse_columns.begin() + matrix.row_start[row + 1],
+    const bool exact = std::find(matrix.sparse_columns.begin() + matrix.row_start[row],
+                                 matrix.sparse_columns.begin() + matrix.row_start[row + 1],
                                  column) != matrix.sparse_columns.begin() + matrix.row_start[row + 1];
     if (exact) continue;
     const double share = unit > 0 ? roots[begin + column] / unit : 1.0;
@@ -78,7 +82,10 @@ struct Gate {
 Gate golden_gate(const nlohmann::json& expected) {
   const ModelSource source = open_model_source(KVQ_SOURCE_DIR "/tests/data/tiny/gqa-bias/model.gguf");
   const BlockShape shape = source.config.blocks();
-  Gate gate{{}, expected.at("roots").at(0).at("gate").get<std::vector<float>>(), shape.rows(BlockMatrix::Gate), shape.columns(BlockMatrix::Gate)};
+  Gate gate{{},
+            expected.at("roots").at(0).at("gate").get<std::vector<float>>(),
+            shape.rows(BlockMatrix::Gate),
+            shape.columns(BlockMatrix::Gate)};
   gate.weights.resize(gate.roots.size());
   read_block_matrix(source, 0, BlockMatrix::Gate, gate.weights);
   return gate;
@@ -99,9 +106,9 @@ TEST_CASE("Ties among exact weights go to the lower index, and no fraction keeps
   std::vector<float> weights(10000, 1.0f), roots(10000, 1.0f);
   const std::vector<std::int64_t> first = exact_positions(weights, roots, 0.001);
   CHECK(first == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  weights[777] = -2;   // the largest magnitude
-  roots[9000] = 3;     // the most sensitive
-  roots[777] = 2.5f;   // sensitive and large: counted once
+  weights[777] = -2;  // the largest magnitude
+  roots[9000] = 3;    // the most sensitive
+  roots[777] = 2.5f;  // sensitive and large: counted once
   const std::vector<std::int64_t> mixed = exact_positions(weights, roots, 0.001);
   CHECK(mixed == std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 777, 9000});
   CHECK(exact_positions(weights, roots, 0).empty());
@@ -162,8 +169,8 @@ TEST_CASE("Exact weights decode to themselves in fp16, and take no part in their
   matrix.decode_row(0, row);
   CHECK(row[3] == 40.0f);
   CHECK(row[0] == Approx(weights[0]).epsilon(0x1p-11));
-  CHECK(half_to_float(matrix.codebooks[15]) < 2.0f);                   // 40 is not seen by row 0 …
-  CHECK(half_to_float(matrix.codebooks[2 * 16]) == Approx(-30.0f));    // … as -30 is by row 2
+  CHECK(half_to_float(matrix.codebooks[15]) < 2.0f);                 // 40 is not seen by row 0 …
+  CHECK(half_to_float(matrix.codebooks[2 * 16]) == Approx(-30.0f));  // … as -30 is by row 2
   CHECK(error.squares / error.weights < 0.01);
   // A row of which all is exact.
   WeightFitError ignored;
@@ -192,5 +199,6 @@ TEST_CASE("A weight that is no number is named with its place") {
   std::vector<float> weights(12, 1.0f), roots(12, 1.0f);
   weights[7] = std::numeric_limits<float>::quiet_NaN();
   WeightFitError error;
-  CHECK_THROWS_WITH(fit_weight_matrix(weights, roots, 3, 4, {4, 0}, 1, error), ContainsSubstring("row 1, column 3 is nan"));
+  CHECK_THROWS_WITH(fit_weight_matrix(weights, roots, 3, 4, {4, 0}, 1, error),
+                    ContainsSubstring("row 1, column 3 is nan"));
 }

@@ -16,7 +16,9 @@ using namespace kvq::test;
 
 namespace {
 
-std::filesystem::path gguf_file(const std::string& variant) { return kSource / "tests/data/tiny" / variant / "model.gguf"; }
+std::filesystem::path gguf_file(const std::string& variant) {
+  return kSource / "tests/data/tiny" / variant / "model.gguf";
+}
 std::filesystem::path hf_folder(const std::string& variant) { return kSource / "tests/data/tiny" / variant / "hf"; }
 
 nlohmann::json golden() { return read_json(kSource / "tests/golden/weights_gqa-bias.json"); }
@@ -26,17 +28,16 @@ using Sums = std::map<std::pair<int, BlockMatrix>, at::Tensor>;
 Sums sum_of_squares(Model& model, const nlohmann::json& sequences, Recompute recompute) {
   Sums sums;
   for (const auto& ids : sequences) {
-    sequence_gradients(
-        model, ids.get<std::vector<std::int32_t>>(), recompute,
-        [&](const LayerGradients& layer) {
-          REQUIRE(layer.weight_grad.size() == kBlockMatrices.size());
-          for (const BlockMatrix matrix : kBlockMatrices) {
-            const at::Tensor square = layer.weight_grad[static_cast<std::size_t>(matrix)].square();
-            at::Tensor& sum = sums[{layer.layer, matrix}];
-            sum = sum.defined() ? sum.add(square) : square;
-          }
-        },
-        {.weights = true});
+    sequence_gradients(model, ids.get<std::vector<std::int32_t>>(), recompute,
+                       [&](const LayerGradients& layer) {
+                         REQUIRE(layer.weight_grad.size() == kBlockMatrices.size());
+                         for (const BlockMatrix matrix : kBlockMatrices) {
+                           const at::Tensor square = layer.weight_grad[static_cast<std::size_t>(matrix)].square();
+                           at::Tensor& sum = sums[{layer.layer, matrix}];
+                           sum = sum.defined() ? sum.add(square) : square;
+                         }
+                       },
+                       {.weights = true});
   }
   return sums;
 }
@@ -68,9 +69,11 @@ TEST_CASE("Squared gradients of weights equal PyTorch's, from folder and from GG
         REQUIRE(sums.size() == 2 * kBlockMatrices.size());
         for (const auto& [place, sum] : sums) {
           INFO(path.string() << " layer " << place.first << " " << block_matrix_name(place.second));
-          auto numbers = expected.at("roots").at(place.first).at(block_matrix_name(place.second)).get<std::vector<float>>();
+          auto numbers =
+              expected.at("roots").at(place.first).at(block_matrix_name(place.second)).get<std::vector<float>>();
           REQUIRE(static_cast<std::int64_t>(numbers.size()) == shape.elements(place.second));
-          const at::Tensor wanted = at::from_blob(numbers.data(), {shape.rows(place.second), shape.columns(place.second)}, at::kFloat);
+          const at::Tensor wanted =
+              at::from_blob(numbers.data(), {shape.rows(place.second), shape.columns(place.second)}, at::kFloat);
           CHECK(relative_error(sum.sqrt(), wanted) <= 1e-4);
         }
       }
@@ -86,7 +89,8 @@ TEST_CASE("Asking for gradients of weights changes no other number, and leaves t
     CHECK(layer.weight_grad.empty());
     plain.push_back(layer.key_grad);
   });
-  CHECK(sequence_gradients(*model, ids, Recompute::Layer, [&](const LayerGradients& layer) { with.push_back(layer.key_grad); },
+  CHECK(sequence_gradients(*model, ids, Recompute::Layer,
+                           [&](const LayerGradients& layer) { with.push_back(layer.key_grad); },
                            {.weights = true}) == loss);
   for (std::size_t layer = 0; layer < plain.size(); ++layer) CHECK(plain[layer].equal(with[layer]));
   for (const at::Tensor& weight : model->block_tensors(0)) CHECK_FALSE(weight.requires_grad());
@@ -95,8 +99,10 @@ TEST_CASE("Asking for gradients of weights changes no other number, and leaves t
 
 TEST_CASE("bf16 gradients of weights stay close to fp32's") {
   const nlohmann::json sequences = golden().at("sequences");
-  const auto fp32 = load_model(gguf_file("gqa-bias"), {}), bf16 = load_model(gguf_file("gqa-bias"), {.dtype = Dtype::Bf16});
-  const Sums a = sum_of_squares(*fp32, sequences, Recompute::Layer), b = sum_of_squares(*bf16, sequences, Recompute::Layer);
+  const auto fp32 = load_model(gguf_file("gqa-bias"), {}),
+             bf16 = load_model(gguf_file("gqa-bias"), {.dtype = Dtype::Bf16});
+  const Sums a = sum_of_squares(*fp32, sequences, Recompute::Layer),
+             b = sum_of_squares(*bf16, sequences, Recompute::Layer);
   for (const auto& [place, sum] : a) CHECK(relative_error(b.at(place).sqrt(), sum.sqrt()) <= 0.1);
 }
 
@@ -129,7 +135,8 @@ TEST_CASE("Each query head's part of the gradients of keys and values equals PyT
 TEST_CASE("Where every query head has its own kv head, its part is the whole gradient") {
   const auto model = load_model(gguf_file("mha-tied"), {});
   sequence_gradients(*model, {5, 6, 7, 8, 9}, Recompute::Layer,
-                     [](const LayerGradients& layer) { CHECK(layer.key_head_grad.equal(layer.key_grad)); }, {.query_heads = true});
+                     [](const LayerGradients& layer) { CHECK(layer.key_head_grad.equal(layer.key_grad)); },
+                     {.query_heads = true});
 }
 
 TEST_CASE("A model with its own matrices given from outside computes the same bits; other matrices, other ones") {
@@ -140,7 +147,8 @@ TEST_CASE("A model with its own matrices given from outside computes the same bi
       const auto path = gguf_file(variant);
       const auto model = load_model(path, {.dtype = dtype});
       const auto same = load_model_with(path, {.dtype = dtype}, std::make_shared<Scaled>(path, 1.0f), *model);
-      const auto passing = load_model_with(path, {.dtype = dtype, .weight_budget_bytes = 0}, std::make_shared<Scaled>(path, 1.0f), *model);
+      const auto passing = load_model_with(path, {.dtype = dtype, .weight_budget_bytes = 0},
+                                           std::make_shared<Scaled>(path, 1.0f), *model);
       const auto other = load_model_with(path, {.dtype = dtype}, std::make_shared<Scaled>(path, 0.5f), *model);
       const at::Tensor hidden = final_hidden(*model, ids);
       CHECK(final_hidden(*same, ids).equal(hidden));

@@ -110,13 +110,16 @@ TEST_CASE("What cannot be true of a matrix is named with its place") {
     return problem_of(matrix);
   };
   CHECK_THAT(problem([](WeightMatrix& m) { m.codes.pop_back(); }), ContainsSubstring("do not fit"));
-  CHECK_THAT(problem([](WeightMatrix& m) { m.codebooks[5] = 0x7e00; }), ContainsSubstring("'codebooks' holds NaN or infinity at [1, 1]"));
+  CHECK_THAT(problem([](WeightMatrix& m) { m.codebooks[5] = 0x7e00; }),
+             ContainsSubstring("'codebooks' holds NaN or infinity at [1, 1]"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.codebooks[7] = 0x7c00; }), ContainsSubstring("[1, 3]"));
-  CHECK_THAT(problem([](WeightMatrix& m) { std::swap(m.codebooks[1], m.codebooks[2]); }), ContainsSubstring("does not ascend at [0, 2]"));
+  CHECK_THAT(problem([](WeightMatrix& m) { std::swap(m.codebooks[1], m.codebooks[2]); }),
+             ContainsSubstring("does not ascend at [0, 2]"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.row_start[0] = 1; }), ContainsSubstring("'row_start' runs from 1"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.row_start[2] = 2; }), ContainsSubstring("0 to 3 is needed"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.row_start[1] = 9; }), ContainsSubstring("'row_start' falls at [2]"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.sparse_columns[1] = 6; }), ContainsSubstring("holds 6 at [1]"));
   CHECK_THAT(problem([](WeightMatrix& m) { m.sparse_columns[1] = 1; }), ContainsSubstring("holds 1 at [1]"));
-  CHECK_THAT(problem([](WeightMatrix& m) { m.sparse_values[2] = 0xfc00; }), ContainsSubstring("'sparse_values' holds NaN or infinity at [2]"));
+  CHECK_THAT(problem([](WeightMatrix& m) { m.sparse_values[2] = 0xfc00; }),
+             ContainsSubstring("'sparse_values' holds NaN or infinity at [2]"));
 }
