@@ -35,7 +35,7 @@ void check_kind(const FitArguments& arguments) {
     if (given) fail(ErrorKind::Usage, fmt::format("{} goes with {} only", option, kind));
   };
   if (arguments.recipes.empty() == arguments.weights.empty())
-    fail(ErrorKind::Usage, "give either --recipe (how caches are quantized) or --weights (how weights are)");
+    fail(ErrorKind::Usage, "either --recipe (how caches are quantized) or --weights (how weights are) is required");
   if (arguments.weights.empty()) {
     refuse(!arguments.model.empty(), "--model", "--weights");
     refuse(!arguments.weight_fisher.empty(), "--weight-fisher", "--weights");

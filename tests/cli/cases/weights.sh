@@ -59,8 +59,8 @@ done
 fit=(kvq-fit --model "$hf" --weight-fisher fisher.h5)
 refused "'w9'" "${fit[@]}" --weights w9 -o x.h5
 refused "w3 is given twice" "${fit[@]}" --weights w3 --weights w3 -o x
-refused "give either --recipe" "${fit[@]}" -o x.h5
-refused "give either --recipe" "${fit[@]}" --weights w3 --recipe int4 -o x.h5
+refused "either --recipe" "${fit[@]}" -o x.h5
+refused "either --recipe" "${fit[@]}" --weights w3 --recipe int4 -o x.h5
 refused "--calib goes with --recipe" "${fit[@]}" --weights w3 --calib calib.h5 -o x.h5
 refused "--model goes with --weights" kvq-fit --calib calib.h5 --recipe int4 --model "$hf" -o x.h5
 refused "--weight-fisher is missing" kvq-fit --model "$hf" --weights w3 -o x.h5
