@@ -283,9 +283,18 @@ std::string row_name(const PlannedCell& cell) {
   return short_form(cell.recipe) + " + " + short_form(*cell.weights);
 }
 
+/// A report that an earlier step of the experiment left. Throws what read_report() throws, with the way out.
+ReportDocument read_kept(const fs::path& path) {
+  try {
+    return read_report(path);
+  } catch (const Error& error) {
+    fail(error.kind(), fmt::format("{}; the experiment makes it again once it is deleted", error.what()));
+  }
+}
+
 /// One file per cell, so that each can be used by itself.
 void split(const ExperimentRun& run, const EvalBatch& batch) {
-  const ReportDocument report = read_report(batch.folder / "report.json");
+  const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
     const std::string sha256 = cell->quantizer.empty() ? "" : sha256_of_file(cell->quantizer),
@@ -369,7 +378,7 @@ ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
   }
   std::vector<NamedReport> parts;
   for (const PlannedCell& cell : run.plan.cells) {
-    ReportDocument part = read_report(cell.result);
+    ReportDocument part = read_kept(cell.result);
     label(run, cell, part);
     parts.push_back({cell.result.string(), std::move(part)});
   }
