@@ -1,7 +1,7 @@
 # Quantized weights: gradients, fit, rows beside quantized caches, an experiment; what is in the files by h5py and numpy.
 hf=$tiny/gqa-bias/hf
 runs kvq-fisher --model "$hf" --text "$calibration_text" --samples 3 --seqlen 64 --weights --threads 2 -o fisher.h5
-grep -q '3 sequences, 64 tokens' "$out" || problem "result of kvq-fisher"
+grep -q '^fisher.h5: 3 sequences of 64 tokens' "$out" || problem "result of kvq-fisher"
 runs kvq-fit --model "$hf" --weight-fisher fisher.h5 --weights w4-s0.45% --weights w2 --threads 2 -o weights
 [[ $(ls weights) == $'w2.h5\nw4-s0.45pct.h5' ]] || problem "weights: $(ls weights)"
 grep -qE '^w4-s0.45% +4 +[0-9.]+ ' "$out" || problem "table of the fit"
