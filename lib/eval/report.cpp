@@ -101,6 +101,7 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
         "bits per value. Try more bits, or raise --max-kl.",
         max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);
   }
+  if (report.results.size() > 1) return "No quantizer was given: what stands here is the cost of the weights alone.";
   return "No quantizer was given: this is the unquantized model alone.";
 }
 
