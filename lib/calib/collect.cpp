@@ -1,6 +1,5 @@
 #include <kvq/calib/collect.h>
 
-#include <chrono>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -27,8 +26,6 @@ namespace fs = std::filesystem;
 namespace {
 
 using Part = SequenceLayout::Part;
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`.
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
@@ -51,22 +48,21 @@ class SequenceRun {
       : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
 
   void run(const Window& window, SequenceWriter writer, CollectResult& result) {
-    const Clock::time_point start = Clock::now();
+    const CollectClock::time_point start = CollectClock::now();
     double journal = 0;
     bool forward_is_done = false;
     const bool joint = options_.query_heads == QueryHeads::Joint;
     const auto store = [&](const LayerGradients& layer) {
       context_.cancel.check();
       if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
-      const Clock::time_point since = Clock::now();
+      const CollectClock::time_point since = CollectClock::now();
       const c10::AutoGradMode no_grad(false);
       writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
       writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
       const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
         return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
       };
-      writer.write(layer.layer, Part::KeyGrad,
-                   gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
+      writer.write(layer.layer, Part::KeyGrad, gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::ValueGrad,
                    gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
@@ -75,10 +71,9 @@ class SequenceRun {
       journal += seconds_since(since);
       context_.progress.advance(1);
     };
-    const double loss =
-        sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
+    const double loss = sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
-    const Clock::time_point since = Clock::now();
+    const CollectClock::time_point since = CollectClock::now();
     writer.commit(loss);
     journal += seconds_since(since);
     result.journal_seconds += journal;
@@ -91,20 +86,6 @@ class SequenceRun {
   RunContext& context_;
   RopeTable rope_;
 };
-
-/// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
-bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
-                                  const RunIdentity& identity, std::vector<double>& loss) {
-  if (options.force || !fs::exists(options.output) || !RunFolder::belongs(Journal::folder_of(options.output), identity))
-    return false;
-  try {
-    const CalibrationReader reader(options.output);
-    loss = reader.header().loss;
-    return same_content(reader.header(), header);
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 }  // namespace
 
@@ -119,7 +100,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
   const SequenceLayout layout{header.shape, header.seqlen};
   const fs::path folder = Journal::folder_of(options.output);
   CollectResult result;
-  if (finished_but_for_the_journal(options, header, identity, result.loss)) {
+  if (finished_but_for_the_journal<CalibrationReader>(options, header, identity, result.loss)) {
     Journal(folder, identity, layout, false).remove();
     result.resumed = header.sequences;
     result.file_bytes = fs::file_size(options.output);
@@ -153,7 +134,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
     context.progress.end();
   }
 
-  const Clock::time_point start = Clock::now();
+  const CollectClock::time_point start = CollectClock::now();
   std::vector<SequenceReader> sequences;
   for (std::int64_t sequence = 0; sequence < header.sequences; ++sequence) {
     sequences.push_back(journal.open(sequence));

@@ -17,8 +17,8 @@
 namespace kvq {
 
 /// What is stored as the gradient of a key or value that several query heads share. With g_h the part of query head h,
-/// G of them: joint is Σ g_h, the gradient itself, signed. The others are magnitudes: mean is G · sqrt(mean g_h²), max is
-/// G · max |g_h|. With equal parts all three have the same magnitude.
+/// G of them: joint is Σ g_h, the gradient itself, signed. The others are magnitudes: mean is G · sqrt(mean g_h²), max
+/// is G · max |g_h|. With equal parts all three have the same magnitude.
 enum class QueryHeads { Joint, Mean, Max };
 const char* query_heads_name(QueryHeads mode);
 QueryHeads parse_query_heads(const std::string& word);  ///< throws Usage
@@ -30,7 +30,7 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  std::string bos;                     ///< resolved: "never" or "window"
+  std::string bos;  ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished

@@ -75,8 +75,9 @@ void remove_stale_parts(const std::filesystem::path& output) {
 }
 
 bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
-  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos && a.query_heads == b.query_heads &&
-         a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
+  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
+         a.query_heads == b.query_heads && a.provenance.config == b.provenance.config &&
+         a.provenance.model_sha256 == b.provenance.model_sha256 &&
          a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
          a.provenance.text_sha256 == b.provenance.text_sha256;
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -26,15 +25,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 16;
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+constexpr std::int64_t kSquaresGrain = 1 << 16;
 
 /// sums += g².
 void add_squares(std::span<float> sums, const float* gradient, int threads) {
-  parallel_ranges(static_cast<std::int64_t>(sums.size()), kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t index = begin; index < end; ++index) sums[index] += gradient[index] * gradient[index];
-  });
+  parallel_ranges(static_cast<std::int64_t>(sums.size()), kSquaresGrain, threads,
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t index = begin; index < end; ++index)
+                      sums[index] += gradient[index] * gradient[index];
+                  });
 }
 
 void require_finite(std::span<const float> sums, int layer, BlockMatrix matrix, int columns) {
@@ -62,7 +61,7 @@ class Sums {
     losses_ = before_->losses();
   }
   void add(const Window& window, CollectResult& result) {
-    const Clock::time_point start = Clock::now();
+    const CollectClock::time_point start = CollectClock::now();
     double journal = 0;
     bool forward_is_done = false;
     const auto index = static_cast<std::int64_t>(losses_.size());
@@ -73,7 +72,7 @@ class Sums {
                            [&](const LayerGradients& layer) {
                              context_.cancel.check();
                              if (!std::exchange(forward_is_done, true)) context_.progress.advance(shape_.kv.layers);
-                             const Clock::time_point since = Clock::now();
+                             const CollectClock::time_point since = CollectClock::now();
                              const c10::AutoGradMode no_grad(false);
                              for (const BlockMatrix matrix : kBlockMatrices) {
                                sums.assign(static_cast<std::size_t>(shape_.elements(matrix)), 0.0f);
@@ -89,7 +88,7 @@ class Sums {
                            },
                            {.weights = true});
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
-    const Clock::time_point since = Clock::now();
+    const CollectClock::time_point since = CollectClock::now();
     losses_.push_back(loss);
     writer.commit(losses_);
     before_.emplace(folder_.part(index), shape_, identity_, index + 1);
@@ -133,20 +132,6 @@ class Sums {
   std::vector<double> losses_;
 };
 
-/// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
-bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
-                                  const RunIdentity& identity, std::vector<double>& loss) {
-  if (options.force || !fs::exists(options.output) || !RunFolder::belongs(Journal::folder_of(options.output), identity))
-    return false;
-  try {
-    const WeightFisherReader reader(options.output);
-    loss = reader.header().loss;
-    return same_content(reader.header(), header);
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& windows,
@@ -157,7 +142,7 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
   const RunIdentity identity = identity_of(header, "weights", context.threads);
   const fs::path path = Journal::folder_of(options.output);
   CollectResult result;
-  if (finished_but_for_the_journal(options, header, identity, result.loss)) {
+  if (finished_but_for_the_journal<WeightFisherReader>(options, header, identity, result.loss)) {
     RunFolder(path, identity, "sums-", false).remove();
     result.resumed = header.sequences;
     result.file_bytes = fs::file_size(options.output);
@@ -185,7 +170,7 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
     }
     context.progress.end();
   }
-  const Clock::time_point start = Clock::now();
+  const CollectClock::time_point start = CollectClock::now();
   header.loss = sums.losses();
   if (options.inputs) options.inputs->check();
   sums.assemble(header);

@@ -21,8 +21,7 @@ at::Tensor over_query_heads(const at::Tensor& parts, std::int64_t kv_heads, Quer
   const at::Tensor grouped = parts.view({tokens, kv_heads, group, head_dim});
   const std::int64_t group_axis[] = {2};
   const at::IntArrayRef axis(group_axis);
-  if (mode == QueryHeads::Max)
-    return grouped.abs().amax(axis).mul(static_cast<double>(group)).contiguous();
+  if (mode == QueryHeads::Max) return grouped.abs().amax(axis).mul(static_cast<double>(group)).contiguous();
   // Squares of small gradients would underflow in fp32.
   return grouped.to(at::kDouble).square().mean(axis).sqrt().mul(static_cast<double>(group)).to(at::kFloat).contiguous();
 }

@@ -9,31 +9,27 @@
 #include <string>
 #include <vector>
 
+#include <kvq/calib/part_file.h>
 #include <kvq/core/block_matrix.h>
 
 namespace kvq {
 
 class WeightSumsWriter {
  public:
-  /// Written under a temporary name; matrices come in any order, each once. `identity`: what the journal belongs to, 64
-  /// hex digits. `sequences`: how many the sums are over. Throws Io.
-  WeightSumsWriter(std::filesystem::path target, const BlockShape& shape, const std::string& identity,
+  /// Matrices come in any order, each once. `identity`: what the journal belongs to, 64 hex digits. `sequences`: how
+  /// many the sums are over. Throws Io.
+  WeightSumsWriter(const std::filesystem::path& target, const BlockShape& shape, const std::string& identity,
                    std::int64_t sequences);
-  ~WeightSumsWriter();
-  WeightSumsWriter(const WeightSumsWriter&) = delete;
-  WeightSumsWriter& operator=(const WeightSumsWriter&) = delete;
 
   void write(int layer, BlockMatrix matrix, std::span<const float> sums);
-  /// `losses` of all sequences so far. Flushes and renames.
+  /// `losses` of all sequences so far.
   void commit(std::span<const double> losses);
 
  private:
-  void put(const void* data, std::int64_t bytes, std::int64_t offset);
-  std::filesystem::path target_, temporary_;
+  PartWriter file_;
   BlockShape shape_;
   std::string identity_;
   std::int64_t sequences_;
-  int descriptor_ = -1;
 };
 
 class WeightSumsReader {
@@ -41,19 +37,14 @@ class WeightSumsReader {
   /// Throws Io when the file is not what a writer with the same arguments committed.
   WeightSumsReader(const std::filesystem::path& path, const BlockShape& shape, const std::string& identity,
                    std::int64_t sequences);
-  ~WeightSumsReader();
-  WeightSumsReader(const WeightSumsReader&) = delete;
-  WeightSumsReader& operator=(const WeightSumsReader&) = delete;
 
   const std::vector<double>& losses() const { return losses_; }
   void read(int layer, BlockMatrix matrix, std::span<float> sums) const;
 
  private:
-  void get(void* data, std::int64_t bytes, std::int64_t offset) const;
-  std::filesystem::path path_;
+  PartReader file_;
   BlockShape shape_;
   std::int64_t sequences_;
-  int descriptor_ = -1;
   std::vector<double> losses_;
 };
 
