@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
+#include <kvq/model/memory.h>
 #include <kvq/model/threads.h>
 #include <kvq/text/corpus.h>
 
@@ -19,7 +20,7 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       ->capture_default_str();
 }
 
-LoadedModel open_model(const ModelArguments& arguments, RunContext& context) {
+LoadedModel open_model(const ModelArguments& arguments, RunContext& context, int models) {
   LoadedModel loaded;
   const std::string path = arguments.model.string();
   loaded.tokenizer = load_tokenizer(arguments.model);
@@ -29,7 +30,9 @@ LoadedModel open_model(const ModelArguments& arguments, RunContext& context) {
     fail(ErrorKind::Usage, fmt::format("--bos {}: the tokenizer of {} has no BOS token", arguments.bos, path));
   }
   set_compute_threads(context.threads);
-  loaded.model = load_model(arguments.model, ModelOptions{parse_dtype(arguments.dtype)});
+  ModelOptions options{parse_dtype(arguments.dtype)};
+  if (models > 1) options.weight_budget_bytes = available_memory_bytes() / 2 / models;
+  loaded.model = load_model(arguments.model, options);
   if (loaded.tokenizer->vocab_size() > loaded.model->config().vocab) {
     fail(ErrorKind::Mismatch, fmt::format("{}: the tokenizer has {} tokens, the model's embedding only {}", path,
                                           loaded.tokenizer->vocab_size(), loaded.model->config().vocab));

@@ -32,7 +32,8 @@ struct LoadedModel {
 
 /// Sets the compute threads too. Throws Input, Format; Usage for a BOS that the tokenizer has not; Mismatch for a
 /// tokenizer that the model's vocabulary does not hold. The tokenizer comes first: it is cheap and fails early.
-LoadedModel open_model(const ModelArguments& arguments, RunContext& context);
+/// `models`: how many of this size share the memory.
+LoadedModel open_model(const ModelArguments& arguments, RunContext& context, int models = 1);
 
 /// Warns when `length` tokens, asked for by `flag`, are beyond the context that the model's file promises.
 void warn_beyond_context(const Model& model, const std::string& flag, std::int64_t length, Log& log);

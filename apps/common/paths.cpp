@@ -17,8 +17,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kInputs[] = {"--model",  "--text", "--calib", "--thresholds",      "--quantizer",
-                                   "--recipe", "file",   "reports", "--calibration-text"};
+constexpr const char* kInputs[] = {"--model",     "--text",          "--calib",           "--thresholds",
+                                   "--quantizer", "--weight-fisher", "--recipe",          "--weights",
+                                   "file",        "reports",         "--calibration-text"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {
@@ -36,7 +37,8 @@ std::vector<NamedPath> input_paths(const CLI::App& app, const CLI::App& command)
     for (const std::string& value : option->results()) {
       const fs::path path = std::string(name).ends_with("text") ? TextArgument::parse(value).path : fs::path(value);
       std::error_code error;
-      if (std::string(name) == "--recipe" && !fs::exists(path, error)) continue;  // a short form
+      const bool may_be_no_file = std::string(name) == "--recipe" || std::string(name) == "--weights";
+      if (may_be_no_file && !fs::exists(path, error)) continue;  // a short form
       paths.push_back({name, path});
     }
   }

@@ -15,8 +15,8 @@ struct NamedPath {
   std::filesystem::path path;
 };
 
-/// --model, --text, --calib, --thresholds, --quantizer, --recipe (where a file of that name exists), FILE, REPORTS and
-/// --config.
+/// --model, --text, --calib, --thresholds, --quantizer, --weight-fisher, --recipe and --weights (where a file of that
+/// name exists), FILE, REPORTS and --config.
 std::vector<NamedPath> input_paths(const CLI::App& app, const CLI::App& command);
 
 /// Throws Usage for an input that is neither a regular file nor a folder (a FIFO would be waited for), or cannot be

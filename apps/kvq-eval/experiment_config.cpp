@@ -1,5 +1,6 @@
 #include "kvq-eval/experiment_config.h"
 
+#include <algorithm>
 #include <set>
 
 #include <fmt/format.h>
@@ -32,6 +33,9 @@ CalibrationConfig read_calibration(const TomlTable& table) {
   calibration.samples = whole(table, "samples", calibration.samples, 1);
   calibration.seqlen = whole(table, "seqlen", calibration.seqlen, 2);
   calibration.seed = static_cast<std::uint64_t>(whole(table, "seed", 0, 0));
+  calibration.query_heads = table.text("query-heads").value_or(calibration.query_heads);
+  if (calibration.query_heads != "joint" && calibration.query_heads != "mean" && calibration.query_heads != "max")
+    table.refuse("query-heads", fmt::format("is '{}'; known: joint, mean, max", calibration.query_heads));
   table.reject_unknown();
   return calibration;
 }
@@ -40,8 +44,9 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
                      const std::set<std::string>& calibrations) {
   CellConfig cell;
   const auto recipes = table.texts("recipes");
-  if (!recipes) table.refuse("recipes", "is missing: short forms, or TOML files beside this one");
-  for (const std::string& text : *recipes) {
+  const auto weights = table.texts("weights");
+  if (!recipes && !weights) table.refuse("recipes", "is missing: short forms, or TOML files beside this one");
+  for (const std::string& text : recipes.value_or(std::vector<std::string>{})) {
     try {
       cell.recipes.push_back(resolve_recipe(text.ends_with(".toml") ? (folder / text).string() : text));
     } catch (const Error& error) {
@@ -63,31 +68,51 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
   cell.only_side = table.text("only-side").value_or("");
   if (!cell.only_side.empty() && cell.only_side != "key" && cell.only_side != "value" && cell.only_side != "each")
     table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", cell.only_side));
+  for (const std::string& text : weights.value_or(std::vector<std::string>{})) {
+    try {
+      cell.weights.push_back(parse_weight_scheme(text));
+    } catch (const Error& error) {
+      table.refuse("weights", fmt::format("holds '{}': {}", text, error.what()));
+    }
+  }
+  if (!cell.weights.empty() && !(cell.only_layers.empty() && cell.only_side.empty()))
+    table.refuse("weights", "goes with whole caches, not with only-layers or only-side");
   table.reject_unknown();
   return cell;
 }
 
 /// Names of all wholly quantized caches in the report.
 std::set<std::string> cache_names(const ExperimentConfig& config) {
-  std::set<std::string> names;
+  std::set<std::string> names = {"none"};
   for (const CellConfig& cell : config.cells) {
     if (!cell.only_layers.empty() || !cell.only_side.empty()) continue;
-    for (const Recipe& recipe : cell.recipes) {
-      for (const CalibrationConfig& calibration : config.calibrations)
-        names.insert(short_form(recipe) +
-                     (config.calibrations.size() > 1 ? fmt::format(" ({})", calibration.name) : ""));
+    for (const CalibrationConfig& calibration : config.calibrations) {
+      const std::string behind = config.calibrations.size() > 1 ? fmt::format(" ({})", calibration.name) : "";
+      for (const WeightScheme& weights : cell.weights) names.insert(short_form(weights) + behind);
+      for (const Recipe& recipe : cell.recipes) {
+        names.insert(short_form(recipe) + behind);
+        for (const WeightScheme& weights : cell.weights)
+          names.insert(short_form(recipe) + behind + " + " + short_form(weights));
+      }
     }
   }
   return names;
 }
 
-/// A cache as the report will call it: the recipe in its canonical form, "(CALIBRATION)" behind it as it is.
+/// A row as the report will call it: recipe and weights in their canonical form, "(CALIBRATION)" behind the first of
+/// them as it is.
 std::string cache_name(const TomlTable& table, const std::string& key) {
   const std::string text =
       needed_text(table, key, "the name of a cache: a recipe, with (CALIBRATION) behind it where there are several");
-  const std::size_t end = text.find(" (");
+  const std::size_t plus = text.find(" + ");
+  const std::string first = text.substr(0, plus);
+  const std::size_t end = first.find(" (");
   try {
-    return short_form(parse_recipe(text.substr(0, end))) + (end == std::string::npos ? "" : text.substr(end));
+    const std::string word = first.substr(0, end), behind = end == std::string::npos ? "" : first.substr(end);
+    if (word.starts_with('w')) return short_form(parse_weight_scheme(word)) + behind;  // no recipe begins like this
+    const std::string weights =
+        plus == std::string::npos ? "" : " + " + short_form(parse_weight_scheme(text.substr(plus + 3)));
+    return short_form(parse_recipe(word)) + behind + weights;
   } catch (const Error& error) {
     table.refuse(key, fmt::format("is '{}': {}", text, error.what()));
   }
@@ -114,6 +139,17 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   if (config.calibrations.empty()) config.calibrations.emplace_back();
   for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
   if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
+  for (const CalibrationConfig& calibration : config.calibrations) {
+    if (calibration.query_heads == "joint") continue;
+    for (const CellConfig& cell : config.cells) {
+      const bool uses = cell.calibrations.empty() || std::find(cell.calibrations.begin(), cell.calibrations.end(),
+                                                               calibration.name) != cell.calibrations.end();
+      if (uses && !cell.weights.empty())
+        table.refuse("cell", fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
+                                         "is one number",
+                                         calibration.name, calibration.query_heads));
+    }
+  }
   const std::set<std::string> known = cache_names(config);
   for (const TomlTable& claim : table.tables("claim")) {
     config.claims.push_back(

@@ -8,6 +8,7 @@
 
 #include <kvq/eval/report.h>
 #include <kvq/quant/recipe.h>
+#include <kvq/quant/weight_scheme.h>
 
 namespace kvq::apps {
 
@@ -16,11 +17,14 @@ struct CalibrationConfig {
   std::vector<std::string> texts;  ///< labels of --calibration-text; empty: all
   std::int64_t samples = 16, seqlen = 2048;
   std::uint64_t seed = 0;
+  std::string query_heads = "joint";
 };
 
-/// Every recipe with every calibration on every text.
+/// Every recipe with every calibration on every text; with `weights`, besides, each of these weights alone and with
+/// every recipe.
 struct CellConfig {
   std::vector<Recipe> recipes;
+  std::vector<WeightScheme> weights;
   std::vector<std::string> calibrations, texts;  ///< names and labels; empty: all
   std::string only_layers, only_side;            ///< as on the command line; empty: all
 };

@@ -44,6 +44,7 @@ PlannedCalibration plan_calibration(const CalibrationConfig& config, const Exper
   std::string identity =
       fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
                   inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
+  if (config.query_heads != "joint") identity += fmt::format("query heads {}\n", config.query_heads);
   for (const LabelledText& text : calibration.texts) identity += fmt::format("text {} {}\n", text.label, text.sha256);
   calibration.key = key_of(identity);
   return calibration;
@@ -53,6 +54,10 @@ PlannedCalibration plan_calibration(const CalibrationConfig& config, const Exper
 
 std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration) {
   return folder / "calibrations" / (calibration.key + ".h5");
+}
+
+std::filesystem::path weight_fisher_file(const std::filesystem::path& folder, const PlannedCalibration& calibration) {
+  return folder / "calibrations" / (calibration.key + "-weights.h5");
 }
 
 ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
@@ -80,15 +85,23 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
         const auto& wanted = cell.calibrations;
         if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), calibration.config.name) == wanted.end())
           continue;
-        for (const Recipe& recipe : cell.recipes) {
-          PlannedCell planned{recipe, index, text_index, cell.only_layers, cell.only_side, {}, {}};
-          planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
-          const std::string key = key_of(
+        const auto add = [&](const Recipe& recipe, const std::optional<WeightScheme>& weights) {
+          PlannedCell planned{recipe,           weights,        cell.weights, index, text_index,
+                              cell.only_layers, cell.only_side, {},           {},    {}};
+          if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          if (weights) planned.weights_file = folder / "weights" / calibration.key / (slug(*weights) + ".h5");
+          std::string identity =
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
-                          calibration.key, recipe_to_toml(recipe), text.sha256, config.seqlen, config.windows,
-                          inputs.cache, cell.only_layers, cell.only_side));
-          planned.result = folder / "cells" / (key + ".json");
+                          calibration.key, recipe.quantized ? recipe_to_toml(recipe) : "none", text.sha256,
+                          config.seqlen, config.windows, inputs.cache, cell.only_layers, cell.only_side);
+          if (weights) identity += fmt::format("weights {}\n", short_form(*weights));
+          planned.result = folder / "cells" / (key_of(identity) + ".json");
           if (known.insert(planned.result).second) plan.cells.push_back(std::move(planned));
+        };
+        for (const WeightScheme& weights : cell.weights) add(parse_recipe("none"), weights);
+        for (const Recipe& recipe : cell.recipes) {  // what shares a quantizer is together: eval_batches()
+          add(recipe, std::nullopt);
+          for (const WeightScheme& weights : cell.weights) add(recipe, weights);
         }
       }
     }

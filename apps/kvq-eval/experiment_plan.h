@@ -5,9 +5,12 @@
 //
 //   calibrations/KEY.h5        kvq-fisher        model, texts, samples, seed
 //   quantizers/KEY/SLUG.h5     kvq-fit           the calibration and the recipe
-//   cells/KEY.json             kvq-eval          the quantizer, the judged text, windows, parts, kind of cache
+//   calibrations/KEY-weights.h5, weights/KEY/SLUG.h5     the same for quantized weights
+//   cells/KEY.json             kvq-eval          the quantizer, the weights, the judged text, windows, parts, kind of
+//   cache
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,10 +38,12 @@ struct PlannedCalibration {
 };
 
 struct PlannedCell {
-  Recipe recipe;
+  Recipe recipe;  ///< unquantized: the weights alone
+  std::optional<WeightScheme> weights;
+  std::vector<WeightScheme> beside;       ///< what the cell's table has: pairs with these are judged in the same pass
   std::size_t calibration = 0, text = 0;  ///< index in the plan's calibrations, in the inputs' texts
   std::string only_layers, only_side;
-  std::filesystem::path quantizer, result;  ///< files
+  std::filesystem::path quantizer, weights_file, result;  ///< empty: none
 };
 
 struct ExperimentPlan {
@@ -51,5 +56,6 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
                                const std::filesystem::path& folder);
 
 std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);
+std::filesystem::path weight_fisher_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);
 
 }  // namespace kvq::apps

@@ -40,7 +40,7 @@ struct ToolCommand {
   }
 };
 
-ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration) {
+ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration, bool weights = false) {
   const CalibrationConfig& config = calibration.config;
   ToolCommand command{"kvq-fisher", {"--model", run.inputs.model.string()}};
   auto& arguments = command.arguments;
@@ -49,7 +49,45 @@ ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& c
   arguments.insert(arguments.end(),
                    {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
                     std::to_string(config.seed), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
-  arguments.insert(arguments.end(), {"-o", calibration_file(run.folder, calibration).string()});
+  if (weights) arguments.emplace_back("--weights");
+  if (config.query_heads != "joint") arguments.insert(arguments.end(), {"--query-heads", config.query_heads});
+  const fs::path output =
+      weights ? weight_fisher_file(run.folder, calibration) : calibration_file(run.folder, calibration);
+  arguments.insert(arguments.end(), {"-o", output.string()});
+  return command;
+}
+
+/// Weights of one calibration that are still to be made.
+struct WeightsGroup {
+  const PlannedCalibration& calibration;
+  std::vector<WeightScheme> schemes;
+  fs::path folder;
+};
+
+std::vector<WeightsGroup> weights_groups(const ExperimentRun& run) {
+  std::vector<WeightsGroup> groups;
+  for (std::size_t index = 0; index < run.plan.calibrations.size(); ++index) {
+    const PlannedCalibration& calibration = run.plan.calibrations[index];
+    WeightsGroup group{calibration, {}, run.folder / "weights" / calibration.key};
+    std::set<fs::path> known;
+    for (const PlannedCell& cell : run.plan.cells) {
+      if (cell.calibration != index || !cell.weights || fs::exists(cell.result) || fs::exists(cell.weights_file) ||
+          !known.insert(cell.weights_file).second)
+        continue;
+      group.schemes.push_back(*cell.weights);
+    }
+    if (!group.schemes.empty()) groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+ToolCommand weights_command(const ExperimentRun& run, const WeightsGroup& group) {
+  ToolCommand command{"kvq-fit",
+                      {"--model", run.inputs.model.string(), "--weight-fisher",
+                       weight_fisher_file(run.folder, group.calibration).string()}};
+  for (const WeightScheme& scheme : group.schemes)
+    command.arguments.insert(command.arguments.end(), {"--weights", short_form(scheme)});
+  command.arguments.insert(command.arguments.end(), {"-o", group.folder.string()});
   return command;
 }
 
@@ -67,7 +105,9 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::map<std::tuple<std::size_t, bool, int, double>, FitGroup> groups;
   std::set<fs::path> known;
   for (const PlannedCell& cell : run.plan.cells) {
-    if (fs::exists(cell.result) || fs::exists(cell.quantizer) || !known.insert(cell.quantizer).second) continue;
+    if (!cell.recipe.quantized || fs::exists(cell.result) || fs::exists(cell.quantizer) ||
+        !known.insert(cell.quantizer).second)
+      continue;
     const bool needs = needs_thresholds_file(cell.recipe.key) || needs_thresholds_file(cell.recipe.value);
     const int sinks = needs ? cell.recipe.sinks : 0;
     const double cap = needs ? cell.recipe.key.cap : 0;
@@ -116,25 +156,46 @@ ToolCommand fit_command(const ExperimentRun& run, const FitGroup& group) {
   return command;
 }
 
-/// Cells of one pass: same text, same parts.
+/// Cells of one pass: same text, same parts, same weights beside.
 struct EvalBatch {
   std::vector<const PlannedCell*> cells;
-  fs::path folder;  ///< of the run's own report and journal
+  std::vector<fs::path> quantizers, weights;  ///< each once, in order
+  fs::path folder;                            ///< of the run's own report and journal
+
+  /// Whether one more quantizer would be too many, each of them being run with all weights.
+  bool is_full(std::size_t schemes, std::size_t most) const { return (quantizers.size() + 1) * (schemes + 1) > most; }
+  void add(const PlannedCell& cell) {
+    cells.push_back(&cell);
+    const auto once = [](std::vector<fs::path>& files, const fs::path& file) {
+      if (!file.empty() && std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+    };
+    once(quantizers, cell.quantizer);
+    once(weights, cell.weights_file);
+  }
+  bool has(const fs::path& quantizer) const {
+    return quantizer.empty() || std::find(quantizers.begin(), quantizers.end(), quantizer) != quantizers.end();
+  }
 };
 
 std::vector<EvalBatch> eval_batches(const ExperimentRun& run) {
   std::vector<EvalBatch> batches;
-  std::map<std::tuple<std::size_t, std::string, std::string>, std::size_t> open;  // batch that takes more
+  // The batch that takes more. Pairs of caches and weights are of one calibration.
+  std::map<std::tuple<std::size_t, std::string, std::string, std::string, std::size_t>, std::size_t> open;
   for (const PlannedCell& cell : run.plan.cells) {
     if (fs::exists(cell.result)) continue;
     const bool each = cell.only_layers == "each";
-    const auto group = std::make_tuple(cell.text, cell.only_layers, cell.only_side);
+    std::string beside;
+    for (const WeightScheme& weights : cell.beside) beside += short_form(weights) + " ";
+    const auto group = std::make_tuple(cell.text, cell.only_layers, cell.only_side, beside,
+                                       beside.empty() ? std::size_t{0} : cell.calibration);
     const auto known = open.find(group);
-    if (known == open.end() || batches[known->second].cells.size() >= (each ? 1 : kCachesAtOnce)) {
+    const std::size_t most = each ? 1 : std::max(kCachesAtOnce, cell.beside.size() + 1);
+    if (known == open.end() ||
+        (!batches[known->second].has(cell.quantizer) && batches[known->second].is_full(cell.beside.size(), most))) {
       open[group] = batches.size();
       batches.emplace_back();
     }
-    batches[open[group]].cells.push_back(&cell);
+    batches[open[group]].add(cell);
   }
   for (EvalBatch& batch : batches) {
     std::string identity;
@@ -154,8 +215,9 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   auto& arguments = command.arguments;
   if (!first.only_layers.empty()) arguments.insert(arguments.end(), {"--only-layers", first.only_layers});
   if (!first.only_side.empty()) arguments.insert(arguments.end(), {"--only-side", first.only_side});
-  for (const PlannedCell* cell : batch.cells)
-    arguments.insert(arguments.end(), {"--quantizer", cell->quantizer.string()});
+  for (const fs::path& quantizer : batch.quantizers)
+    arguments.insert(arguments.end(), {"--quantizer", quantizer.string()});
+  for (const fs::path& weights : batch.weights) arguments.insert(arguments.end(), {"--weights", weights.string()});
   arguments.insert(arguments.end(), {"-o", batch.folder.string()});
   return command;
 }
@@ -200,9 +262,25 @@ void make_quantizers(const ExperimentRun& run, RunContext& context) {
                             commands, true);
     }
   }
-  if (!run.discard_calibrations) return;
-  for (const PlannedCalibration& calibration : run.plan.calibrations)
-    fs::remove(calibration_file(run.folder, calibration));
+}
+
+void make_weights(const ExperimentRun& run, RunContext& context) {
+  for (const WeightsGroup& group : weights_groups(run)) {
+    const ToolCommand fisher = fisher_command(run, group.calibration, true), fit = weights_command(run, group);
+    if (!fs::exists(weight_fisher_file(run.folder, group.calibration))) run_tool(run, fisher, context);
+    fs::create_directories(group.folder);
+    run_tool(run, fit, context);
+    for (const WeightScheme& scheme : group.schemes)
+      write_file_atomically(commands_file(group.folder / (slug(scheme) + ".h5")),
+                            fisher.text() + "\n" + fit.text() + "\n", true);
+  }
+}
+
+/// Name of a cell's row where one calibration is all there is.
+std::string row_name(const PlannedCell& cell) {
+  if (!cell.weights) return short_form(cell.recipe);
+  if (!cell.recipe.quantized) return short_form(*cell.weights);
+  return short_form(cell.recipe) + " + " + short_form(*cell.weights);
 }
 
 /// A report that an earlier step of the experiment left. Throws what read_report() throws, with the way out.
@@ -219,19 +297,26 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
   const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
-    const std::string sha256 = sha256_of_file(cell->quantizer);
+    const std::string sha256 = cell->quantizer.empty() ? "" : sha256_of_file(cell->quantizer),
+                      weights = cell->weights_file.empty() ? "" : sha256_of_file(cell->weights_file);
     ReportDocument part;
     part.evaluations.push_back(evaluation);
-    std::erase_if(part.evaluations.front().report.results,
-                  [&](const VariantResult& row) { return row.name != "none" && row.source.sha256 != sha256; });
+    std::erase_if(part.evaluations.front().report.results, [&](const VariantResult& row) {
+      return row.name != "none" && (row.source.sha256 != sha256 || row.weights.sha256 != weights);
+    });
     KVQ_ASSERT(part.evaluations.front().report.results.size() > 1);
     for (VariantResult& row : part.evaluations.front().report.results) {
       if (row.name == "none") continue;
       // Beside others of its recipe in one pass it was named after its file, too.
       const std::string which = row.parts.all() ? "" : row.name.substr(row.name.rfind(" ["));
-      row.name = short_form(cell->recipe) + which;
+      row.name = row_name(*cell) + which;
+      if (cell->weights) row.weights.name = short_form(*cell->weights);
     }
-    part.commands = lines_of(commands_file(cell->quantizer));
+    for (const fs::path& file : {cell->quantizer, cell->weights_file}) {
+      if (file.empty()) continue;
+      const std::vector<std::string> lines = lines_of(commands_file(file));
+      part.commands.insert(part.commands.end(), lines.begin(), lines.end());
+    }
     part.commands.push_back(eval_command(run, batch).text());
     write_file_atomically(cell->result, document_json(part), true);
   }
@@ -247,7 +332,7 @@ void label(const ExperimentRun& run, const PlannedCell& cell, ReportDocument& pa
   for (VariantResult& row : evaluation.report.results) {
     if (row.name == "none") continue;
     row.source.calibration = name;
-    const auto end = std::min(row.name.find(" ["), row.name.size());
+    const auto end = std::min({row.name.find(" ["), row.name.find(" + "), row.name.size()});
     row.name.insert(end, fmt::format(" ({})", name));
   }
 }
@@ -268,14 +353,24 @@ Remaining remaining_steps(const ExperimentRun& run) {
     if (!group.thresholds.empty()) add(group.thresholds, threshold_command(run, group));
     remaining.commands.push_back(fit_command(run, group).text());
   }
+  for (const WeightsGroup& group : weights_groups(run)) {
+    add(weight_fisher_file(run.folder, group.calibration), fisher_command(run, group.calibration, true));
+    remaining.commands.push_back(weights_command(run, group).text());
+  }
   for (const EvalBatch& batch : eval_batches(run)) remaining.commands.push_back(eval_command(run, batch).text());
   return remaining;
 }
 
 ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
-  for (const char* name : {"calibrations", "thresholds", "quantizers", "cells", "runs"})
+  for (const char* name : {"calibrations", "thresholds", "quantizers", "weights", "cells", "runs"})
     fs::create_directories(run.folder / name);
   make_quantizers(run, context);
+  make_weights(run, context);
+  for (const PlannedCalibration& calibration : run.plan.calibrations) {
+    if (!run.discard_calibrations) break;
+    fs::remove(calibration_file(run.folder, calibration));
+    fs::remove(weight_fisher_file(run.folder, calibration));
+  }
   for (const EvalBatch& batch : eval_batches(run)) {
     // A report without its cells: the last run was stopped between the two.
     if (!fs::exists(batch.folder / "report.json")) run_tool(run, eval_command(run, batch), context);

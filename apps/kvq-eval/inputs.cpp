@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "kvq-eval/weights.h"
+
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
@@ -20,6 +22,12 @@ void add_input_options(CLI::App& command, InputOptions& options) {
       ->take_all();
   command
       .add_option(
+          "--weights", options.weights,
+          "quantized weights from kvq-fit; repeat for several: each is judged by itself and with every quantizer")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option(
           "--cache", options.cache,
           "how quantized caches are run: simulated, or the bits themselves: packed (on the CPU), cuda (on a GPU)")
       ->check(CLI::IsMember(cache_kind_names()))
@@ -30,8 +38,9 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
   Inputs inputs;
   std::vector<QuantizerFile> files;
   for (const auto& path : options.quantizers) files.push_back(read_quantizer(path));
+  const std::vector<std::shared_ptr<WeightsReader>> weights = open_weights(options.weights);
 
-  static_cast<LoadedModel&>(inputs) = open_model(options, context);
+  static_cast<LoadedModel&>(inputs) = open_model(options, context, static_cast<int>(weights.size()) + 1);
   const auto& kinds = cache_kind_names();
   const auto cache = static_cast<CacheKind>(std::find(kinds.begin(), kinds.end(), options.cache) - kinds.begin());
 
@@ -60,6 +69,7 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     make_cache(cache, quantizer, 1);  // what it cannot hold is refused before anything else is said or done
     inputs.quantizers.push_back({name, std::move(quantizer), cache, {}, std::move(source)});
   }
+  add_weight_rows(options, weights, inputs, context);
   return inputs;
 }
 
@@ -70,6 +80,8 @@ RunIdentity run_identity(const Tool& tool, const InputOptions& options, const In
   for (std::size_t index = 0; index < options.quantizers.size(); ++index) {
     identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.quantizers[index]));
   }
+  for (std::size_t index = 0; index < options.weights.size(); ++index)
+    identity.entries.emplace_back(fmt::format("weights {}", index + 1), sha256_of_file(options.weights[index]));
   identity.add_settings(tool.resolved_config());
   std::erase_if(identity.entries, [&](const auto& entry) {
     return std::find(harmless.begin(), harmless.end(), entry.first) != harmless.end();

@@ -17,29 +17,30 @@
 namespace kvq::apps {
 
 struct InputOptions : ModelArguments {
-  std::vector<std::filesystem::path> quantizers;
+  std::vector<std::filesystem::path> quantizers, weights;
   std::string cache = "simulated";
 };
 
-/// --model, --quantizer, --cache, --dtype, --bos
+/// --model, --quantizer, --weights, --cache, --dtype, --bos
 void add_input_options(CLI::App& command, InputOptions& options);
 
 struct Inputs : LoadedModel {
+  /// The rows of the report behind the unquantized one: quantizers, then what --weights adds.
   std::vector<NamedQuantizer> quantizers;
-  /// Per quantizer: fingerprints of its calibration text.
+  /// Per row: fingerprints of its calibration text.
   std::vector<std::vector<std::uint64_t>> fingerprints;
 };
 
 /// The head of a report on these inputs; the text's fields are the caller's.
 ReportSubject report_subject(const Tool& tool, const InputOptions& options, const Inputs& inputs);
 
-/// Model, quantizers, settings and threads: what a result depends on. Settings hold file names only, so what the files
-/// hold is named as well. Without the options in `harmless`, which change nothing that is finished.
+/// Model, quantizers, weights, settings and threads: what a result depends on. Settings hold file names only, so what
+/// the files hold is named as well. Without the options in `harmless`, which change nothing that is finished.
 RunIdentity run_identity(const Tool& tool, const InputOptions& options, const Inputs& inputs, int threads,
                          const std::vector<std::string>& harmless);
 
 /// Cheap checks first, so that a wrong argument is reported before a large model is opened. Throws Mismatch for a
-/// quantizer of another model or tokenizer.
+/// quantizer or weights of another model or tokenizer.
 Inputs load_inputs(const InputOptions& options, RunContext& context);
 
 }  // namespace kvq::apps

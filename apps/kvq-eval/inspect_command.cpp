@@ -23,6 +23,10 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
     inspection = inspect_calibration(path, json, context);
   } else if (head.schema == "thresholds") {
     inspection = inspect_thresholds(path, json);
+  } else if (head.schema == "weight-fisher") {
+    inspection = inspect_weight_fisher(path, json, context);
+  } else if (head.schema == "weights") {
+    inspection = inspect_weights(path, json, context);
   } else {
     inspection = inspect_quantizer(path, head, json);
   }
@@ -50,9 +54,8 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
 
 Command inspect_command(Tool& tool) {
   auto file = std::make_shared<std::filesystem::path>();
-  CLI::App* command = tool.app().add_subcommand(
-      "inspect", "What a calibration, thresholds or quantizer file holds, and whether it is sound");
-  command->add_option("file", *file, "calib.h5, thresholds.h5 or quantizer.h5")->required();
+  CLI::App* command = tool.app().add_subcommand("inspect", "What one of our files holds, and whether it is sound");
+  command->add_option("file", *file, "calibration, thresholds, quantizer, weight Fisher or weights")->required();
   tool.add_common(*command, {.force = false, .dry_run = false});
   return {command, [&tool, file](RunContext& context) { run(tool, *file, context); }};
 }

@@ -69,12 +69,7 @@ void add_rope(Inspection& inspection, Json& json, const RopeParams& rope) {
   json["rope"] = {{"kind", rope.kind}, {"theta", rope.theta}, {"rotary_dim", rope.rotary_dim}, {"factor", rope.factor}};
 }
 
-Inspection inspect_calibration(const std::filesystem::path& path, Json& json, RunContext& context) {
-  const CalibrationReader reader(path);
-  const CalibrationHeader& header = reader.header();
-  Inspection inspection;
-  add_provenance(inspection, json, header.provenance, header.shape);
-  add_rope(inspection, json, header.rope);
+void add_sample(Inspection& inspection, Json& json, const CalibrationHeader& header) {
   std::vector<std::pair<std::string, int>> domains;
   for (const std::string& domain : header.domains) {
     const auto known =
@@ -99,7 +94,18 @@ Inspection inspect_calibration(const std::filesystem::path& path, Json& json, Ru
   json["sequences"] = header.sequences;
   json["seqlen"] = header.seqlen;
   json["bos"] = header.bos;
+  inspection.facts.emplace_back("query heads", header.query_heads);
+  json["query_heads"] = header.query_heads;
   json["loss_mean"] = loss;
+}
+
+Inspection inspect_calibration(const std::filesystem::path& path, Json& json, RunContext& context) {
+  const CalibrationReader reader(path);
+  const CalibrationHeader& header = reader.header();
+  Inspection inspection;
+  add_provenance(inspection, json, header.provenance, header.shape);
+  add_rope(inspection, json, header.rope);
+  add_sample(inspection, json, header);
 
   Table table{
       {"layer", "key rms", "key max", "value rms", "value max", "key grad rms", "value grad rms", "mass / query"}, {}};

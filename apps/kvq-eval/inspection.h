@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <kvq/artifacts/artifact_head.h>
+#include <kvq/artifacts/calibration_file.h>
 #include <kvq/artifacts/provenance.h>
 #include <kvq/core/kv_shape.h>
 #include <kvq/core/log.h>
@@ -27,11 +28,15 @@ struct Inspection {
 Inspection inspect_calibration(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 Inspection inspect_thresholds(const std::filesystem::path& path, nlohmann::ordered_json& json);
 Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHead& head, nlohmann::ordered_json& json);
+Inspection inspect_weight_fisher(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
+Inspection inspect_weights(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 
 /// Hashes, parents, shape and settings: what all artifacts have.
 void add_provenance(Inspection& inspection, nlohmann::ordered_json& json, const Provenance& provenance,
                     const KvShape& shape);
 void add_rope(Inspection& inspection, nlohmann::ordered_json& json, const RopeParams& rope);
+/// Sequences, their domains and losses.
+void add_sample(Inspection& inspection, nlohmann::ordered_json& json, const CalibrationHeader& header);
 /// Four significant digits.
 std::string short_number(double value);
 

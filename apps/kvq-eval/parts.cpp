@@ -75,6 +75,8 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
   if (input_options.cache != "simulated")
     fail(ErrorKind::Usage,
          fmt::format("{} needs --cache simulated: a {} cache holds all layers and sides", flag, input_options.cache));
+  if (!input_options.weights.empty())
+    fail(ErrorKind::Usage, fmt::format("{} does not go with --weights: parts are judged with the model's own", flag));
   if (inputs.quantizers.empty()) fail(ErrorKind::Usage, fmt::format("{} needs a --quantizer", flag));
   const int layers = inputs.model->config().kv.layers;
   std::vector<std::vector<int>> layer_sets = {{}};

@@ -5,6 +5,7 @@
 #include "kvq-fisher/options.h"
 #include "kvq-fisher/report.h"
 
+#include <kvq/calib/collect_weights.h>
 #include <kvq/core/error.h>
 
 using namespace kvq;
@@ -21,9 +22,13 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
     throw;
   }
   const ModelConfig& config = inputs.model->config();
-  const CollectPlan plan =
-      plan_collection(config, parse_dtype(arguments.dtype), static_cast<std::int64_t>(windows.size()), arguments.seqlen,
-                      parse_recompute(arguments.recompute));
+  const auto sequences = static_cast<std::int64_t>(windows.size());
+  const Dtype dtype = parse_dtype(arguments.dtype);
+  const Recompute recompute = parse_recompute(arguments.recompute);
+  const CollectPlan plan = arguments.weights
+                               ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
+                               : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
+                                                 parse_query_heads(arguments.query_heads));
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }
@@ -38,6 +43,8 @@ int main(int argc, char** argv) {
   return tool.run(argc, argv, [&](RunContext& context) {
     const bool dry_run = tool.common().dry_run;
     if (!dry_run && arguments.output.empty()) fail(ErrorKind::Usage, "-o is missing: the calibration file to write");
+    if (arguments.weights && arguments.query_heads != "joint")
+      fail(ErrorKind::Usage, "--query-heads does not go with --weights: a weight's gradient is one number");
     const apps::FisherInputs inputs = apps::load_inputs(arguments, context);
     if (dry_run) return print_plan(tool, arguments, inputs);
 
@@ -45,12 +52,13 @@ int main(int argc, char** argv) {
     options.output = arguments.output;
     options.force = tool.common().force;
     options.recompute = parse_recompute(arguments.recompute);
+    options.query_heads = parse_query_heads(arguments.query_heads);
     options.bos = inputs.prepend_bos ? "window" : "never";
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};
     options.inputs = inputs.watch.get();
-    const CollectResult result =
-        collect_calibration(*inputs.model, apps::choose_windows(arguments, inputs), inputs.domains(), options, context);
+    const CollectResult result = (arguments.weights ? collect_weight_fisher : collect_calibration)(
+        *inputs.model, apps::choose_windows(arguments, inputs), inputs.domains(), options, context);
     apps::print_result(tool.common().json ? apps::result_as_json(arguments, result)
                                           : apps::result_as_text(arguments, result));
   });

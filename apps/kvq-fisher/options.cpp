@@ -32,6 +32,13 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
   command.add_option("--seed", arguments.seed, "seed of the choice of sequences")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
+  command
+      .add_option("--query-heads", arguments.query_heads,
+                  "gradients over the query heads of a kv head: joint (their sum, signed), or magnitudes: mean, max")
+      ->check(CLI::IsMember({"joint", "mean", "max"}))
+      ->capture_default_str();
+  command.add_flag("--weights", arguments.weights,
+                   "instead of keys and values: the squared gradients of the blocks' weights, for kvq-fit --weights");
   command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");
 }
 

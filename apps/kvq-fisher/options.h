@@ -17,6 +17,8 @@ struct FisherArguments : ModelArguments {
   bool sequential = false;
   std::string recompute = "auto";
   std::uint64_t seed = 0;
+  bool weights = false;
+  std::string query_heads = "joint";
 };
 
 void add_options(CLI::App& command, FisherArguments& arguments);

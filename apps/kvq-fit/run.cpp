@@ -42,23 +42,6 @@ void print_plan(const CalibrationHeader& header, const std::vector<Recipe>& reci
   print_result(text);
 }
 
-/// All files of a run or none: a set that is half there would be in the way of the next try.
-struct WrittenTogether {
-  std::vector<std::filesystem::path> files;
-  std::filesystem::path folder;  ///< if this run made it
-  bool complete = false;
-
-  void make_folder(const std::filesystem::path& path) {
-    if (std::filesystem::create_directories(path)) folder = path;
-  }
-  ~WrittenTogether() {
-    if (complete) return;
-    std::error_code ignored;
-    for (const std::filesystem::path& file : files) std::filesystem::remove(file, ignored);
-    if (!folder.empty()) std::filesystem::remove(folder, ignored);
-  }
-};
-
 }  // namespace
 
 void explain(const std::vector<Recipe>& recipes, bool json) {
@@ -77,7 +60,9 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
   if (arguments.output.empty())
     fail(ErrorKind::Usage, "-o is missing: the quantizer file to write, or a folder for several");
   const bool force = tool.common().force;
-  const std::vector<std::filesystem::path> files = output_files(arguments.output, recipes, force);
+  std::vector<FitName> names;
+  for (const Recipe& recipe : recipes) names.push_back({short_form(recipe), slug(recipe)});
+  const std::vector<std::filesystem::path> files = output_files(arguments.output, names, "--recipe", force);
   for (const std::filesystem::path& file : files) tool.check_output(file);
   const CalibrationReader calibration(arguments.calib);
   std::optional<ThresholdsFile> thresholds;
@@ -107,10 +92,10 @@ void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Reci
   for (std::size_t index = 0; index < files.size(); ++index) {
     file.quantizer = quantizers[index];
     write_quantizer(files[index], file, force);
-    written.files.push_back(files[index]);
+    written.add(files[index]);
     fits.push_back({files[index], quantizers[index], reports[index]});
   }
-  written.complete = true;
+  written.complete();
   print_result(tool.common().json ? fits_as_json(fits) : fits_as_text(fits));
 }
 

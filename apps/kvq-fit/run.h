@@ -6,6 +6,8 @@
 #include "common/tool.h"
 #include "kvq-fit/options.h"
 
+#include <kvq/quant/recipe.h>
+
 namespace kvq::apps {
 
 /// Prints each recipe's long form.

@@ -1,6 +1,10 @@
 #include <kvq/artifacts/artifact_head.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <kvq/artifacts/internal/h5.h>
 #include <kvq/core/error.h>
@@ -15,9 +19,9 @@ ArtifactHead read_artifact_head(const std::filesystem::path& path) {
          fmt::format("{}: is an HDF5 file, but not one of kvq's (no attribute 'kvq_schema')", path.string()));
   ArtifactHead head;
   head.schema = root.text("kvq_schema");
-  if (head.schema != "calibration" && head.schema != "thresholds" && head.schema != "quantizer") {
-    root.damaged("kvq_schema",
-                 fmt::format("attribute is '{}'; known: calibration, thresholds, quantizer", head.schema));
+  constexpr const char* kKinds[] = {"calibration", "thresholds", "quantizer", "weight-fisher", "weights"};
+  if (std::find(std::begin(kKinds), std::end(kKinds), head.schema) == std::end(kKinds)) {
+    root.damaged("kvq_schema", fmt::format("attribute is '{}'; known: {}", head.schema, fmt::join(kKinds, ", ")));
   }
   head.version = root.text("schema_version");
   head.producer = root.text("producer");

@@ -7,7 +7,7 @@
 namespace kvq {
 
 struct ArtifactHead {
-  std::string schema;    ///< calibration, thresholds or quantizer
+  std::string schema;    ///< calibration, thresholds, quantizer, weight-fisher or weights
   std::string version;   ///< major.minor
   std::string producer;  ///< program and version
   std::string recipe;    ///< of a quantizer: the short form that it states; else empty

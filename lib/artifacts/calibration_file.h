@@ -21,6 +21,9 @@ struct CalibrationHeader {
   RopeParams rope;
   std::int64_t sequences = 0, seqlen = 0;
   std::string bos;                   ///< resolved: "never" or "window"
+  /// How gradients are taken over the query heads that share a kv head: "joint" (the gradient itself), or "mean" or
+  /// "max", which are magnitudes without a sign.
+  std::string query_heads = "joint";
   std::vector<std::int32_t> tokens;  ///< `[sequences, seqlen]`
   std::vector<std::string> domains;  ///< `[sequences]`
   std::vector<double> loss;          ///< `[sequences]` mean next-token loss, nats

@@ -41,25 +41,6 @@ struct CalibrationReader::Impl {
 
 namespace {
 
-void read_header(const h5::Group& root, CalibrationHeader& header) {
-  header.provenance = schema::read_provenance(root, "calibration");
-  header.shape = schema::read_shape(root);
-  header.rope = schema::read_rope(root, header.shape);
-  header.bos = root.text("bos");
-  const h5::Shape tokens = root.require("tokens", h5::Type::I32, {h5::kAny, h5::kAny});
-  header.sequences = static_cast<std::int64_t>(tokens[0]);
-  header.seqlen = static_cast<std::int64_t>(tokens[1]);
-  header.tokens = root.read_ints("tokens", tokens);
-  for (std::size_t index = 0; index < header.tokens.size(); ++index) {
-    if (header.tokens[index] < 0) {
-      root.damaged("tokens", fmt::format("holds {} at {}", header.tokens[index], schema::position(tokens, index)));
-    }
-  }
-  header.domains = root.read_strings("domain", tokens[0]);
-  header.loss = root.read_doubles("loss", {tokens[0]});
-  schema::require_finite(root, "loss", {tokens[0]}, header.loss);
-}
-
 void check_scale(const h5::Group& group, const std::string& name) {
   const double scale = group.number_on(name, "scale");
   if (!(scale > 0)) group.damaged(name, fmt::format("has scale {}, a positive number is needed", scale));
@@ -69,7 +50,7 @@ void check_scale(const h5::Group& group, const std::string& name) {
 
 CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {
   const h5::Group root = impl_->file.root();
-  read_header(root, impl_->header);
+  impl_->header = schema::read_sample(root, "calibration");
   const KvShape& shape = impl_->header.shape;
   const auto tokens = static_cast<std::uint64_t>(impl_->header.total_tokens());
   const auto heads = static_cast<std::uint64_t>(shape.kv_heads), dim = static_cast<std::uint64_t>(shape.head_dim);

@@ -16,11 +16,6 @@ namespace {
 /// HDF5's default chunk cache holds.
 constexpr std::uint64_t kChunkBytes = 512 << 10;
 
-std::span<const h5::Half> halves(const std::vector<std::uint16_t>& values) {
-  static_assert(sizeof(h5::Half) == sizeof(std::uint16_t));
-  return {reinterpret_cast<const h5::Half*>(values.data()), values.size()};
-}
-
 }  // namespace
 
 struct CalibrationWriter::Impl {
@@ -40,22 +35,11 @@ CalibrationWriter::CalibrationWriter(const std::filesystem::path& path, bool for
 CalibrationWriter::~CalibrationWriter() = default;
 
 void CalibrationWriter::write_header(const CalibrationHeader& header) {
-  const auto sequences = static_cast<std::uint64_t>(header.sequences),
-             seqlen = static_cast<std::uint64_t>(header.seqlen);
-  KVQ_ASSERT(header.sequences > 0 && header.seqlen > 0 && header.tokens.size() == sequences * seqlen);
-  KVQ_ASSERT(header.domains.size() == sequences && header.loss.size() == sequences);
   impl_->shape = header.shape;
-  impl_->tokens = sequences * seqlen;
+  impl_->tokens = static_cast<std::uint64_t>(header.total_tokens());
   impl_->root = impl_->file.root();
-  const h5::Group& root = *impl_->root;
-  schema::write_provenance(root, "calibration", header.provenance);
-  schema::write_shape(root, header.shape);
-  schema::write_rope(root, header.rope);
-  root.set("bos", header.bos);
-  root.write("tokens", {sequences, seqlen}, std::span(header.tokens));
-  root.write_strings("domain", header.domains);
-  root.write("loss", {sequences}, std::span(header.loss));
-  impl_->layers = root.create_group("layers");
+  schema::write_sample(*impl_->root, "calibration", header);
+  impl_->layers = impl_->root->create_group("layers");
 }
 
 void CalibrationWriter::write_layer(int layer, const CalibrationLayer& data) {
@@ -66,7 +50,7 @@ void CalibrationWriter::write_layer(int layer, const CalibrationLayer& data) {
   const auto write = [&](const std::string& name, const ScaledHalf& tensor, bool deflate) {
     const std::uint64_t rows =
         std::clamp<std::uint64_t>(kChunkBytes / (heads * dim * sizeof(h5::Half)), 1, impl_->tokens);
-    group.write(name, {impl_->tokens, heads, dim}, halves(tensor.values), {rows, deflate, impl_->threads});
+    group.write(name, {impl_->tokens, heads, dim}, h5::as_halves(tensor.values), {rows, deflate, impl_->threads});
     group.set_on(name, "scale", tensor.scale);
   };
   write("key", data.key, true);

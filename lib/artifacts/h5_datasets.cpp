@@ -22,6 +22,10 @@ const char* type_name(Type type) {
       return "float64";
     case Type::I32:
       return "int32";
+    case Type::U8:
+      return "uint8";
+    case Type::U16:
+      return "uint16";
     case Type::U64:
       return "uint64";
   }
@@ -52,6 +56,10 @@ Id file_type(Type type) {
       return Id(H5Tcopy(H5T_IEEE_F64LE), H5Tclose);
     case Type::I32:
       return Id(H5Tcopy(H5T_STD_I32LE), H5Tclose);
+    case Type::U8:
+      return Id(H5Tcopy(H5T_STD_U8LE), H5Tclose);
+    case Type::U16:
+      return Id(H5Tcopy(H5T_STD_U16LE), H5Tclose);
     case Type::U64:
       return Id(H5Tcopy(H5T_STD_U64LE), H5Tclose);
   }
@@ -85,6 +93,10 @@ hid_t memory_type(Type type, const Id& half) {
       return H5T_NATIVE_DOUBLE;
     case Type::I32:
       return H5T_NATIVE_INT32;
+    case Type::U8:
+      return H5T_NATIVE_UINT8;
+    case Type::U16:
+      return H5T_NATIVE_UINT16;
     case Type::U64:
       return H5T_NATIVE_UINT64;
   }
@@ -179,6 +191,15 @@ void Group::write(const std::string& name, const Shape& shape, std::span<const s
 }
 void Group::write(const std::string& name, const Shape& shape, std::span<const std::uint64_t> data) const {
   write_any(name, Type::U64, shape, data.data(), data.size());
+}
+void Group::write(const std::string& name, const Shape& shape, std::span<const std::uint8_t> data) const {
+  write_any(name, Type::U8, shape, data.data(), data.size());
+}
+void Group::write(const std::string& name, const Shape& shape, std::span<const std::uint16_t> data) const {
+  write_any(name, Type::U16, shape, data.data(), data.size());
+}
+void Group::write(const std::string& name, const Shape& shape, std::span<const Half> data) const {
+  write_any(name, Type::F16, shape, data.data(), data.size());
 }
 
 void Group::write(const std::string& name, const Shape& shape, std::span<const Half> data,
@@ -317,6 +338,12 @@ std::vector<std::uint64_t> Group::read_words(const std::string& name, const Shap
 }
 std::vector<std::uint16_t> Group::read_halves(const std::string& name, const Shape& wanted) const {
   return read_any<std::uint16_t>(name, Type::F16, wanted);
+}
+std::vector<std::uint8_t> Group::read_bytes(const std::string& name, const Shape& wanted) const {
+  return read_any<std::uint8_t>(name, Type::U8, wanted);
+}
+std::vector<std::uint16_t> Group::read_shorts(const std::string& name, const Shape& wanted) const {
+  return read_any<std::uint16_t>(name, Type::U16, wanted);
 }
 
 std::vector<std::string> Group::read_strings(const std::string& name, std::uint64_t count) const {

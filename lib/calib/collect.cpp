@@ -1,9 +1,5 @@
 #include <kvq/calib/collect.h>
 
-#include <unistd.h>
-
-#include <chrono>
-#include <sstream>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -15,6 +11,7 @@
 #include <kvq/artifacts/calibration_file.h>
 #include <kvq/calib/assemble.h>
 #include <kvq/calib/attention_mass.h>
+#include <kvq/calib/collect_common.h>
 #include <kvq/calib/journal.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
@@ -29,47 +26,6 @@ namespace fs = std::filesystem;
 namespace {
 
 using Part = SequenceLayout::Part;
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-RunIdentity identity_of(const CalibrationHeader& header, int threads) {
-  RunIdentity identity;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    identity.entries.emplace_back(name, value);
-  };
-  add("kvq", KVQ_VERSION);
-  add("model", header.provenance.model_sha256);
-  add("tokenizer", header.provenance.tokenizer_sha256);
-  add("text", header.provenance.text_sha256);
-  identity.add_settings(header.provenance.config);
-  add("sequences", fmt::format("{}", header.sequences));
-  add("tokens per sequence", fmt::format("{}", header.seqlen));
-  add("tokens", sha256_of(std::string_view(reinterpret_cast<const char*>(header.tokens.data()),
-                                           header.tokens.size() * sizeof(std::int32_t))));
-  for (std::size_t index = 0; index < header.domains.size(); ++index)
-    add(fmt::format("domain {}", index), header.domains[index]);
-  add("beginning of sequence", header.bos);
-  add("threads", fmt::format("{}", threads));  // sums depend on how they are split
-  return identity;
-}
-
-CalibrationHeader header_of(const Model& model, const std::vector<Window>& windows,
-                            const std::vector<std::string>& domains, const CollectOptions& options) {
-  KVQ_ASSERT(!windows.empty());
-  CalibrationHeader header;
-  header.provenance = options.provenance;
-  header.shape = model.config().kv;
-  header.rope = model.config().rope;
-  header.sequences = static_cast<std::int64_t>(windows.size());
-  header.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
-  header.bos = options.bos;
-  for (const Window& window : windows) {
-    KVQ_ASSERT(static_cast<std::int64_t>(window.ids.size()) == header.seqlen);
-    header.tokens.insert(header.tokens.end(), window.ids.begin(), window.ids.end());
-    header.domains.push_back(domains.at(static_cast<std::size_t>(window.stream)));
-  }
-  return header;
-}
 
 /// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`.
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
@@ -85,17 +41,6 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   return moment;
 }
 
-void check_ids(const std::vector<Window>& windows, int vocab) {
-  for (const Window& window : windows) {
-    for (std::int32_t id : window.ids) {
-      if (id >= 0 && id < vocab) continue;
-      fail(ErrorKind::Mismatch,
-           fmt::format("the tokenizer gives token {}, the model knows 0 to {}: they do not belong together", id,
-                       vocab - 1));
-    }
-  }
-}
-
 /// One sequence into the journal.
 class SequenceRun {
  public:
@@ -103,26 +48,32 @@ class SequenceRun {
       : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
 
   void run(const Window& window, SequenceWriter writer, CollectResult& result) {
-    const Clock::time_point start = Clock::now();
+    const CollectClock::time_point start = CollectClock::now();
     double journal = 0;
     bool forward_is_done = false;
-    const double loss = sequence_gradients(model_, window.ids, options_.recompute, [&](const LayerGradients& layer) {
+    const bool joint = options_.query_heads == QueryHeads::Joint;
+    const auto store = [&](const LayerGradients& layer) {
       context_.cancel.check();
       if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
-      const Clock::time_point since = Clock::now();
+      const CollectClock::time_point since = CollectClock::now();
       const c10::AutoGradMode no_grad(false);
       writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
       writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
-      writer.write(layer.layer, Part::KeyGrad, layer.key_grad.const_data_ptr<float>());
-      writer.write(layer.layer, Part::ValueGrad, layer.value_grad.const_data_ptr<float>());
+      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
+        return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
+      };
+      writer.write(layer.layer, Part::KeyGrad, gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
+      writer.write(layer.layer, Part::ValueGrad,
+                   gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
                    query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
       writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
       journal += seconds_since(since);
       context_.progress.advance(1);
-    });
+    };
+    const double loss = sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
-    const Clock::time_point since = Clock::now();
+    const CollectClock::time_point since = CollectClock::now();
     writer.commit(loss);
     journal += seconds_since(since);
     result.journal_seconds += journal;
@@ -136,40 +87,6 @@ class SequenceRun {
   RopeTable rope_;
 };
 
-/// Temporary files of runs that were killed while they assembled this output. The journal's lock is held.
-void remove_stale_parts(const fs::path& output) {
-  const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
-  const std::string prefix = fmt::format(".{}.", output.filename().string());
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool numbered = name.size() > prefix.size() + 5 && name.starts_with(prefix) && name.ends_with(".part") &&
-                          name.find_first_not_of("0123456789", prefix.size()) == name.size() - 5;
-    if (numbered) ::unlink(entry.path().c_str());
-  }
-}
-
-bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
-  return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
-         a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
-         a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
-         a.provenance.text_sha256 == b.provenance.text_sha256;
-}
-
-/// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
-bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
-                                  const RunIdentity& identity, std::vector<double>& loss) {
-  if (options.force || !fs::exists(options.output) || !RunFolder::belongs(Journal::folder_of(options.output), identity))
-    return false;
-  try {
-    const CalibrationReader reader(options.output);
-    loss = reader.header().loss;
-    return same_content(reader.header(), header);
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 }  // namespace
 
 void check_output(const fs::path& output, bool force) { AtomicFile(output, force); }
@@ -179,11 +96,11 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
                                   RunContext& context) {
   CalibrationHeader header = header_of(model, windows, domains, options);
   check_ids(windows, model.config().vocab);
-  const RunIdentity identity = identity_of(header, context.threads);
+  const RunIdentity identity = identity_of(header, "keys and values", context.threads);
   const SequenceLayout layout{header.shape, header.seqlen};
   const fs::path folder = Journal::folder_of(options.output);
   CollectResult result;
-  if (finished_but_for_the_journal(options, header, identity, result.loss)) {
+  if (finished_but_for_the_journal<CalibrationReader>(options, header, identity, result.loss)) {
     Journal(folder, identity, layout, false).remove();
     result.resumed = header.sequences;
     result.file_bytes = fs::file_size(options.output);
@@ -217,7 +134,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
     context.progress.end();
   }
 
-  const Clock::time_point start = Clock::now();
+  const CollectClock::time_point start = CollectClock::now();
   std::vector<SequenceReader> sequences;
   for (std::int64_t sequence = 0; sequence < header.sequences; ++sequence) {
     sequences.push_back(journal.open(sequence));

@@ -16,11 +16,22 @@
 
 namespace kvq {
 
+/// What is stored as the gradient of a key or value that several query heads share. With g_h the part of query head h,
+/// G of them: joint is Σ g_h, the gradient itself, signed. The others are magnitudes: mean is G · sqrt(mean g_h²), max
+/// is G · max |g_h|. With equal parts all three have the same magnitude.
+enum class QueryHeads { Joint, Mean, Max };
+const char* query_heads_name(QueryHeads mode);
+QueryHeads parse_query_heads(const std::string& word);  ///< throws Usage
+
+/// `parts` are `[tokens, heads, head_dim]`; result `[tokens, kv_heads, head_dim]` fp32. Not for Joint.
+at::Tensor over_query_heads(const at::Tensor& parts, std::int64_t kv_heads, QueryHeads mode);
+
 struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  std::string bos;                     ///< resolved: "never" or "window"
+  std::string bos;  ///< resolved: "never" or "window"
+  QueryHeads query_heads = QueryHeads::Joint;
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
@@ -53,6 +64,6 @@ struct CollectPlan {
 };
 /// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                            Recompute recompute);
+                            Recompute recompute, QueryHeads query_heads = QueryHeads::Joint);
 
 }  // namespace kvq

@@ -10,7 +10,7 @@
 namespace kvq {
 
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                            Recompute recompute) {
+                            Recompute recompute, QueryHeads query_heads) {
   const KvShape& shape = config.kv;
   CollectPlan plan;
   plan.sequences = sequences;
@@ -24,7 +24,7 @@ CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t
   const std::int64_t available = available_memory_bytes();
   const std::int64_t weights = std::min(config.parameters * (dtype == Dtype::Bf16 ? 2 : 4), available / 2);
   const std::int64_t boundaries = std::int64_t{shape.layers} * seqlen * config.hidden * 4;
-  const std::int64_t graph = layer_graph_bytes(config, seqlen);
+  const std::int64_t graph = layer_graph_bytes(config, seqlen, {.query_heads = query_heads != QueryHeads::Joint});
   const std::int64_t logits = 2 * std::min(kLogitChunk, seqlen) * config.vocab * 4;
   const std::int64_t lean = weights + boundaries + 2 * graph + logits;
   const std::int64_t full = weights + boundaries + (shape.layers + 1) * graph + logits;

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include <kvq/calib/part_file.h>
 #include <kvq/core/kv_shape.h>
 
 namespace kvq {
@@ -28,42 +29,33 @@ struct SequenceLayout {
   std::int64_t file_bytes() const;
 };
 
-/// Written under a temporary name, layers in any order; `commit` makes it a finished sequence.
+/// Layers come in any order; `commit` makes it a finished sequence.
 class SequenceWriter {
  public:
   /// `identity`: what the journal belongs to, 64 hex digits. Throws Io.
-  SequenceWriter(std::filesystem::path target, const SequenceLayout& layout, const std::string& identity);
-  ~SequenceWriter();
-  SequenceWriter(const SequenceWriter&) = delete;
-  SequenceWriter& operator=(const SequenceWriter&) = delete;
+  SequenceWriter(const std::filesystem::path& target, const SequenceLayout& layout, const std::string& identity);
 
   void write(int layer, SequenceLayout::Part part, const void* data);
   void commit(double loss);
 
  private:
-  void put(const void* data, std::int64_t bytes, std::int64_t offset);
-  std::filesystem::path target_, temporary_;
+  PartWriter file_;
   SequenceLayout layout_;
   std::string identity_;
-  int descriptor_ = -1;
 };
 
 class SequenceReader {
  public:
   /// Throws Io when the file is not a finished sequence of this journal.
   SequenceReader(const std::filesystem::path& path, const SequenceLayout& layout, const std::string& identity);
-  ~SequenceReader();
-  SequenceReader(SequenceReader&& other) noexcept;
-  SequenceReader& operator=(SequenceReader&&) = delete;
 
   double loss() const { return loss_; }
   /// `out` holds exactly the part. Thread-safe.
   void read(int layer, SequenceLayout::Part part, void* out) const;
 
  private:
-  std::filesystem::path path_;
+  PartReader file_;
   SequenceLayout layout_;
-  int descriptor_ = -1;
   double loss_ = 0;
 };
 

@@ -89,9 +89,9 @@ class Watch final : public KvObserver {
  public:
   explicit Watch(const std::vector<NamedQuantizer>& quantizers) : quantizers_(quantizers) {
     for (const NamedQuantizer& named : quantizers) {
-      rope_.emplace_back(named.quantizer->rope);
-      // The parts of one quantizer would all show the same.
-      result.emplace_back(named.parts.all() ? named.quantizer->layers.size() : 0);
+      rope_.emplace_back(named.quantizer ? named.quantizer->rope : RopeParams{});
+      // The parts of one quantizer would all show the same, and so would the rows with other weights.
+      result.emplace_back(named.quantizer && named.parts.all() && !named.model ? named.quantizer->layers.size() : 0);
     }
   }
 
@@ -99,8 +99,8 @@ class Watch final : public KvObserver {
     const auto numbers = [](const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); };
     const at::Tensor value = numbers(input.value), key = numbers(input.key);
     for (std::size_t index = 0; index < quantizers_.size(); ++index) {
-      const Quantizer& quantizer = *quantizers_[index].quantizer;
       if (result[index].empty()) continue;
+      const Quantizer& quantizer = *quantizers_[index].quantizer;
       const LayerQuantizer& layer = quantizer.layers[static_cast<std::size_t>(input.layer)];
       for (const Side side : kSides) {
         at::Tensor x = side == Side::Key ? key : value;

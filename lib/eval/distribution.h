@@ -34,7 +34,7 @@ struct LayerDistribution {
 };
 
 /// One unquantized pass over the first kDistributionTokens of `ids`. Result `[quantizers][layers]`; nothing for
-/// quantizers of which only parts are used.
+/// rows of which only parts are quantized, and for those with other weights.
 std::vector<std::vector<LayerDistribution>> observe_distributions(Model& model, const std::vector<std::int32_t>& ids,
                                                                   const std::vector<NamedQuantizer>& quantizers,
                                                                   RunContext& context);

@@ -10,6 +10,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
 #include <kvq/eval/generation.h>
+#include <kvq/eval/variant.h>
 #include <kvq/model/rope.h>
 #include <kvq/tasks/task.h>
 
@@ -75,9 +76,9 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
   std::vector<std::unique_ptr<KvCache>> caches;
   for (std::size_t index = 0; index < quantizers.size(); ++index) {
     results[index + 1].name = quantizers[index].name;
-    check_belongs(*quantizers[index].quantizer, model.config(), fmt::format("quantizer '{}'", quantizers[index].name));
     results[index + 1].sha256 = quantizers[index].source.sha256;
-    caches.push_back(make_cache(quantizers[index].cache, quantizers[index].quantizer, context.threads));
+    results[index + 1].weights = quantizers[index].weights;
+    caches.push_back(cache_of(quantizers[index], model.config(), context.threads));
   }
   const int new_tokens = passkey_new_tokens(options.chat);
   const auto cells = static_cast<std::int64_t>(options.lengths.size() * options.depths.size());
@@ -94,8 +95,9 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
                                                          options.chat, prepend_bos, seed);
         for (std::size_t variant = 0; variant < results.size(); ++variant) {
           AttentionBackend& cache = variant == 0 ? static_cast<AttentionBackend&>(exact) : *caches[variant - 1];
+          Model& blocks = variant == 0 ? model : blocks_of(quantizers[variant - 1], model);
           const std::string text =
-              tokenizer.decode(greedy_continuation(model, tokenizer, prompt.ids, cache, new_tokens, context));
+              tokenizer.decode(greedy_continuation(blocks, tokenizer, prompt.ids, cache, new_tokens, context));
           PasskeyCell& cell = results[variant].cells.back();
           cell.prompt_tokens = static_cast<std::int64_t>(prompt.ids.size());
           cell.found += text.find(prompt.key) != std::string::npos;

@@ -33,6 +33,7 @@ struct PasskeyResult {
   std::vector<PasskeyCell> cells;
   std::vector<std::string> continuations;  ///< one per trial, in cell order
   std::string sha256 = {};                 ///< of the quantizer file; empty for the baseline
+  WeightsSource weights = {};
 };
 
 /// Baseline first. Decoding appends to the same cache token by token.

@@ -9,6 +9,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/plural.h>
+#include <kvq/eval/variant.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/stats/quantile.h>
@@ -33,9 +34,8 @@ struct Variants {
   Variants(const ModelConfig& config, const std::vector<NamedQuantizer>& quantizers, int threads)
       : exact(config.kv, config.rope) {
     for (const NamedQuantizer& named : quantizers) {
-      check_belongs(*named.quantizer, config, fmt::format("quantizer '{}'", named.name));
-      quantized.push_back(make_cache(named.cache, named.quantizer, threads, named.parts));
-      first_layer.push_back(named.parts.layers.empty() ? 0 : named.parts.layers.front());
+      quantized.push_back(cache_of(named, config, threads));
+      first_layer.push_back(named.parts.layers.empty() || named.model ? 0 : named.parts.layers.front());
       whole.push_back(named.parts.all());
     }
   }
@@ -45,7 +45,8 @@ struct Variants {
   }
 };
 
-std::vector<WindowRecord> run_window(Model& model, const Window& window, Variants& variants, RunContext& context) {
+std::vector<WindowRecord> run_window(Model& model, const Window& window, const std::vector<NamedQuantizer>& quantizers,
+                                     Variants& variants, RunContext& context) {
   const KvShape& shape = model.config().kv;
   std::vector<WindowRecord> records(variants.size());
   std::vector<at::Tensor> hidden(variants.size(), model.embed(window.ids));
@@ -58,8 +59,10 @@ std::vector<WindowRecord> run_window(Model& model, const Window& window, Variant
         hidden[variant] = hidden[0];  // the same so far
         continue;
       }
+      Model& blocks = variant == 0 ? model : blocks_of(quantizers[variant - 1], model);
+      blocks.load_layer(layer);  // the time of a row is that of its forward pass
       const auto start = Clock::now();
-      hidden[variant] = model.layer_forward(layer, hidden[variant], 0, variants.backend(variant), nullptr);
+      hidden[variant] = blocks.layer_forward(layer, hidden[variant], 0, variants.backend(variant), nullptr);
       records[variant].seconds += seconds_since(start);
     }
   }
@@ -209,7 +212,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
       steps_per_window * static_cast<std::int64_t>(missing.size()));
   for (const std::int64_t window : missing) {
-    records[window] = run_window(model, windows[window], variants, context);
+    records[window] = run_window(model, windows[window], quantizers, variants, context);
     if (journal) journal->store(window, records[window]);
   }
   context.progress.end();
@@ -227,8 +230,12 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     if (variant == 0) {
       result.name = "none";
     } else {
+      const NamedQuantizer& named = quantizers[variant - 1];
+      result.name = named.name;
+      result.weights = named.weights;
+    }
+    if (variant > 0 && quantizers[variant - 1].quantizer) {
       const Quantizer& quantizer = *quantizers[variant - 1].quantizer;
-      result.name = quantizers[variant - 1].name;
       result.bits_nominal = nominal_bits(quantizer.recipe);
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
@@ -252,7 +259,9 @@ const VariantResult* recommend(const PerplexityReport& report, double max_kl) {
   const VariantResult* best = nullptr;
   for (std::size_t variant = 1; variant < report.results.size(); ++variant) {
     const VariantResult& result = report.results[variant];
-    if (!result.counted || result.kl_mean > max_kl || result.bits_counted >= report.results[0].bits_counted) continue;
+    if (!result.counted || result.weights.used() || result.kl_mean > max_kl ||
+        result.bits_counted >= report.results[0].bits_counted)
+      continue;
     if (!best || result.bits_counted < best->bits_counted) best = &result;
   }
   return best;

@@ -27,12 +27,25 @@ struct VariantSource {
   bool operator==(const VariantSource&) const = default;
 };
 
+/// Quantized weights that a row was run with; all empty where they are the model's own.
+struct WeightsSource {
+  std::string name;          ///< short form of the scheme
+  std::string file, sha256;  ///< of the file of weights; its name without folders
+  double bits_counted = 0;   ///< per weight of the blocks
+  std::vector<std::pair<std::string, std::string>> parents;
+  bool used() const { return !sha256.empty(); }
+  bool operator==(const WeightsSource&) const = default;
+};
+
 struct NamedQuantizer {
-  std::string name;  ///< short form of the recipe; made unique by the caller
-  std::shared_ptr<const Quantizer> quantizer;
-  CacheKind cache = CacheKind::Simulated;  ///< how it is run
-  CacheParts parts = {};                   ///< what of it is used
+  std::string name;                            ///< short form of the recipe; made unique by the caller
+  std::shared_ptr<const Quantizer> quantizer;  ///< null: the unquantized cache, for a row with other weights
+  CacheKind cache = CacheKind::Simulated;      ///< how it is run
+  CacheParts parts = {};                       ///< what of it is used
   VariantSource source = {};
+  WeightsSource weights = {};
+  /// Whose blocks are run, if not those of the model that is judged: the same model with other weights.
+  std::shared_ptr<Model> model = nullptr;
 };
 
 /// One row of the report. Nats; means over predicted tokens; standard errors over windows, absent below 5 of them.
@@ -56,6 +69,7 @@ struct VariantResult {
   std::string cache;   ///< how it was run: a name of cache_kind_names(); empty for the baseline
   CacheParts parts;
   VariantSource source;
+  WeightsSource weights;
   std::vector<double> position_nll, position_kl;  ///< means over the intervals of PerplexityReport::position_edges
   std::vector<LayerDistribution> layers;          ///< `[layers]`, or empty
 };
@@ -83,7 +97,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
                                      RunContext& context);
 
 /// The cheapest variant (counted bits) whose mean KL is at most `max_kl`; nullptr when none is. Oracles, the
-/// baseline and whatever is no smaller than it are left out.
+/// baseline, rows with quantized weights and whatever is no smaller than the baseline are left out.
 const VariantResult* recommend(const PerplexityReport& report, double max_kl);
 
 }  // namespace kvq

@@ -17,8 +17,9 @@ constexpr double kOverhead = 1.3;
 std::int64_t number_bytes(Dtype dtype) { return dtype == Dtype::Bf16 ? 2 : 4; }
 
 /// Expanded weights stay as long as there is room; the file itself is mapped and costs nothing that cannot be dropped.
-std::int64_t weight_bytes(const ModelConfig& config, Dtype dtype) {
-  return std::min(config.parameters * number_bytes(dtype), available_memory_bytes() / 2);
+std::int64_t weight_bytes(const ModelConfig& config, Dtype dtype, std::int64_t models) {
+  const std::int64_t blocks = config.kv.layers * config.blocks().layer_elements();
+  return std::min((config.parameters + (models - 1) * blocks) * number_bytes(dtype), available_memory_bytes() / 2);
 }
 
 /// Keys and values, and the residual stream, of one cache.
@@ -41,18 +42,18 @@ double forward_operations(const ModelConfig& config, std::int64_t weights, std::
 }  // namespace
 
 PerplexityPlan plan_perplexity(const ModelConfig& config, Dtype dtype, std::int64_t seqlen, std::int64_t windows,
-                               std::int64_t caches) {
+                               std::int64_t caches, std::int64_t models) {
   const std::int64_t logits = 4 * std::min(kLogitChunk, seqlen) * config.vocab * 4;
   PerplexityPlan plan;
-  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype) + caches * cache_bytes(config, dtype, seqlen) +
-                           layer_bytes(config, dtype, seqlen) + logits;
+  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype, models) +
+                           caches * cache_bytes(config, dtype, seqlen) + layer_bytes(config, dtype, seqlen) + logits;
   plan.seconds = kOverhead * static_cast<double>(windows * caches) *
                  forward_operations(config, config.parameters, seqlen) / measured_flops(dtype);
   return plan;
 }
 
 GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std::vector<GenerationJob>& jobs,
-                               std::int64_t caches) {
+                               std::int64_t caches, std::int64_t models) {
   // A prompt needs the output head for its last token only. A generated token reads every weight once, and memory sets
   // the pace: about 8 GB a second.
   const std::int64_t without_head = config.parameters - std::int64_t{config.vocab} * config.hidden;
@@ -68,19 +69,20 @@ GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std
         (kOverhead * forward_operations(config, without_head, job.length) / flops + job.new_tokens * token_seconds);
   }
   // Every cache keeps what it once took.
-  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype) + caches * cache_bytes(config, dtype, longest) +
-                           layer_bytes(config, dtype, longest) + 4 * config.vocab;
+  plan.peak_memory_bytes = kProgram + weight_bytes(config, dtype, models) +
+                           caches * cache_bytes(config, dtype, longest) + layer_bytes(config, dtype, longest) +
+                           4 * config.vocab;
   return plan;
 }
 
-GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options,
-                            std::int64_t caches) {
+GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches,
+                            std::int64_t models) {
   std::vector<GenerationJob> jobs;
   for (const std::int64_t length : options.lengths) {
     jobs.push_back(
         {static_cast<std::int64_t>(options.depths.size()) * options.trials, length, passkey_new_tokens(options.chat)});
   }
-  return plan_generation(config, dtype, jobs, caches);
+  return plan_generation(config, dtype, jobs, caches, models);
 }
 
 }  // namespace kvq

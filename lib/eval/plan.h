@@ -15,9 +15,9 @@ struct PerplexityPlan {
 };
 
 /// Estimates for `caches` caches (the unquantized one included) side by side over `windows` windows of `seqlen` tokens.
-/// Times one matrix product to judge the machine.
+/// `models`: sets of weights that are run, the model's own included. Times one matrix product to judge the machine.
 PerplexityPlan plan_perplexity(const ModelConfig& config, Dtype dtype, std::int64_t seqlen, std::int64_t windows,
-                               std::int64_t caches);
+                               std::int64_t caches, std::int64_t models = 1);
 
 /// Prompts of one length, each continued.
 struct GenerationJob {
@@ -32,9 +32,10 @@ struct GenerationPlan {
 
 /// Estimates for greedy continuations with `caches` caches (the unquantized one included), one after another.
 GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std::vector<GenerationJob>& jobs,
-                               std::int64_t caches);
+                               std::int64_t caches, std::int64_t models = 1);
 
 /// The same for retrieval.
-GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches);
+GenerationPlan plan_passkey(const ModelConfig& config, Dtype dtype, const PasskeyOptions& options, std::int64_t caches,
+                            std::int64_t models = 1);
 
 }  // namespace kvq

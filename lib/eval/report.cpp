@@ -24,7 +24,7 @@ const VariantResult* least_damage(const PerplexityReport& report) {
   const VariantResult* best = nullptr;
   for (std::size_t variant = 1; variant < report.results.size(); ++variant) {
     const VariantResult& result = report.results[variant];
-    if (result.counted && (!best || result.kl_mean < best->kl_mean)) best = &result;
+    if (result.counted && !result.weights.used() && (!best || result.kl_mean < best->kl_mean)) best = &result;
   }
   return best;
 }
@@ -41,6 +41,8 @@ std::string settings_section(const ReportSubject& subject) {
 /// Why there is nothing to count.
 std::string uncounted(const VariantResult& result) { return result.parts.all() ? "oracle" : "part"; }
 
+constexpr std::ptrdiff_t kWeightsColumn = 5;  ///< of perplexity_table(), where there are quantized weights
+
 std::string percent(double share) { return fmt::format("{:g} %", std::round(share * 1e6) / 1e4); }
 
 }  // namespace
@@ -48,6 +50,9 @@ std::string percent(double share) { return fmt::format("{:g} %", std::round(shar
 Table perplexity_table(const PerplexityReport& report) {
   Table table;
   table.header = {"cache", "bits", "counted", "at 32K", "MB", "ppl", "ΔNLL", "±", "KL", "KL p99", "top-1 %", "time"};
+  const bool weights = std::any_of(report.results.begin(), report.results.end(),
+                                   [](const VariantResult& result) { return result.weights.used(); });
+  if (weights) table.header.insert(table.header.begin() + kWeightsColumn, "w bits");
   for (const VariantResult& result : report.results) {
     const bool baseline = &result == &report.results.front();
     const std::string none = "–";
@@ -67,6 +72,11 @@ Table perplexity_table(const PerplexityReport& report) {
             ? "1.00×"
             : fmt::format("{:.2f}×", result.seconds / report.results.front().seconds),
     });
+    if (weights) {
+      auto& row = table.rows.back();
+      row.insert(row.begin() + kWeightsColumn,
+                 result.weights.used() ? fmt::format("{:.2f}", result.weights.bits_counted) : none);
+    }
   }
   return table;
 }
@@ -91,6 +101,7 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
         "bits per value. Try more bits, or raise --max-kl.",
         max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);
   }
+  if (report.results.size() > 1) return "No quantizer was given: what stands here is the cost of the weights alone.";
   return "No quantizer was given: this is the unquantized model alone.";
 }
 
@@ -125,7 +136,16 @@ std::string perplexity_markdown(const ReportSubject& subject, const PerplexityRe
       "dequantize).\n"
       "- *oracle*: a range taken from the evaluated window itself; it bounds what a method could do and is no cache; "
       "*part*: "
-      "only the named layers or sides are quantized.\n\n";
+      "only the named layers or sides are quantized.\n";
+  const bool weights = std::any_of(report.results.begin(), report.results.end(),
+                                   [](const VariantResult& result) { return result.weights.used(); });
+  if (weights) {
+    text +=
+        "- *w bits*: counted bits per weight of the blocks (codes, codebooks, exact weights with their indices); – "
+        "where "
+        "they are the model's own. All differences are from the unquantized model with the unquantized cache.\n";
+  }
+  text += "\n";
   text += recommendation(report, max_kl) + "\n";
   return text + settings_section(subject);
 }

@@ -76,7 +76,7 @@ Chart rate_distortion(const PerplexityReport& report, Damage damage) {
   std::map<std::string, std::size_t> families;
   for (std::size_t index = 1; index < report.results.size(); ++index) {
     const VariantResult& result = report.results[index];
-    if (!result.counted) continue;
+    if (!result.counted || (result.weights.used() && result.cache.empty())) continue;  // or nothing but its weights
     const std::string family = recipe_family(result.name);
     const auto [known, is_new] = families.emplace(family, chart.series.size());
     if (is_new) {

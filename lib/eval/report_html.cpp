@@ -37,6 +37,9 @@ const char* kLegend =
     "<li><b>KL</b>: mean divergence of the next-token distribution from the unquantized one's, nats; <b>KL p99</b>: "
     "its 99th "
     "percentile over tokens; <b>top-1</b>: how often the most likely token is the same.</li>"
+    "<li><b>w bits</b>: counted bits per weight of the blocks, where weights are quantized too; all differences are "
+    "from the "
+    "unquantized model with the unquantized cache.</li>"
     "<li><b>time</b>: transformer layers of this pass relative to the unquantized pass.</li>"
     "<li><b>oracle</b>: a range taken from the evaluated window itself: no cache; <b>part</b>: only the named layers "
     "or sides are "
@@ -175,6 +178,9 @@ std::string provenance_section(const ReportDocument& document) {
       add(fmt::format("quantizer {}", result.source.file), result.source.sha256);
       for (const auto& [name, sha256] : result.source.parents)
         add(fmt::format("{} of {}", name, result.source.file), sha256);
+      add(fmt::format("weights {}", result.weights.file), result.weights.sha256);
+      for (const auto& [name, sha256] : result.weights.parents)
+        add(fmt::format("{} of {}", name, result.weights.file), sha256);
     }
   }
   std::string list;

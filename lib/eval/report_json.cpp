@@ -81,6 +81,17 @@ OrderedJson parents_json(const VariantSource& source) {
   return parents;
 }
 
+OrderedJson weights_json(const WeightsSource& weights) {
+  if (!weights.used()) return nullptr;
+  OrderedJson parents = OrderedJson::object();
+  for (const auto& [name, sha256] : weights.parents) parents[name] = sha256;
+  return {{"name", weights.name},
+          {"bits_counted", weights.bits_counted},
+          {"file", weights.file},
+          {"sha256", weights.sha256},
+          {"parents", parents}};
+}
+
 OrderedJson row_json(const VariantResult& result) {
   OrderedJson row;
   row["name"] = result.name;
@@ -106,6 +117,7 @@ OrderedJson row_json(const VariantResult& result) {
   row["sha256"] = result.source.sha256;
   row["parents"] = parents_json(result.source);
   row["calibration"] = result.source.calibration;
+  row["weights"] = weights_json(result.weights);
   row["window_nll"] = result.window_nll;
   row["window_kl"] = result.window_kl;
   row["position_nll"] = result.position_nll;
@@ -152,6 +164,7 @@ OrderedJson passkey_object(const ReportSubject& subject, const std::vector<Passk
                               {"continuations", continuations}});
     }
     row["sha256"] = result.sha256;
+    row["weights"] = weights_json(result.weights);
     json["results"].push_back(std::move(row));
   }
   json["command"] = subject.command;
@@ -176,6 +189,7 @@ OrderedJson tasks_object(const TaskEvaluation& evaluation) {
     OrderedJson row;
     row["name"] = result.name;
     row["sha256"] = result.sha256;
+    row["weights"] = weights_json(result.weights);
     row["scores"] = OrderedJson::array();
     for (const TaskScore& score : task_scores(evaluation.report, result)) {
       row["scores"].push_back({{"kind", score.kind},

@@ -56,7 +56,8 @@ void check_same(const Pair& pair, const Evaluation& a, const Evaluation& b) {
 }
 
 bool same_variant(const VariantResult& a, const VariantResult& b) {
-  return a.source.sha256 == b.source.sha256 && a.cache == b.cache && a.parts == b.parts && !a.source.sha256.empty();
+  return a.source.sha256 == b.source.sha256 && a.cache == b.cache && a.parts == b.parts &&
+         a.weights.sha256 == b.weights.sha256 && !(a.source.sha256.empty() && a.weights.sha256.empty());
 }
 
 template <typename Row>
@@ -107,7 +108,8 @@ void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& fi
   for (std::size_t index = 1; index < from.results.size(); ++index) {
     PasskeyResult row = from.results[index];
     const bool known = std::any_of(into->results.begin() + 1, into->results.end(), [&](const PasskeyResult& other) {
-      return other.sha256 == row.sha256 && other.continuations == row.continuations;
+      return other.sha256 == row.sha256 && other.weights.sha256 == row.weights.sha256 &&
+             other.continuations == row.continuations;
     });
     if (known) continue;
     row.name = unused_name(into->results, row.name, report);
@@ -131,7 +133,7 @@ void merge_tasks(std::optional<TaskEvaluation>& into, const std::string& first, 
   for (std::size_t index = 1; index < from.report.results.size(); ++index) {
     TaskResult row = from.report.results[index];
     const auto same = [&](const TaskResult& other) {
-      return other.sha256 == row.sha256 &&
+      return other.sha256 == row.sha256 && other.weights.sha256 == row.weights.sha256 &&
              std::equal(other.answers.begin(), other.answers.end(), row.answers.begin(), row.answers.end(),
                         [](const TaskAnswer& a, const TaskAnswer& b) { return a.text == b.text; });
     };

@@ -146,6 +146,21 @@ SideDistribution read_side(const Object& object) {
   return side;
 }
 
+/// Reports of versions that knew none have no such key.
+WeightsSource read_weights(const Object& row) {
+  WeightsSource weights;
+  if (!row.has("weights")) return weights;
+  const Object object = row.object("weights");
+  weights.name = object.text("name");
+  weights.bits_counted = object.number("bits_counted");
+  weights.file = object.text("file");
+  weights.sha256 = object.text("sha256");
+  const Object parents = object.object("parents");
+  for (const auto& item : parents.json().items())
+    weights.parents.emplace_back(item.key(), parents.text(item.key().c_str()));
+  return weights;
+}
+
 VariantResult read_row(const Object& object, std::int64_t windows, std::size_t intervals) {
   VariantResult row;
   row.name = object.text("name");
@@ -184,6 +199,7 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   const Object parents = object.object("parents");
   for (const auto& item : parents.json().items())
     row.source.parents.emplace_back(item.key(), parents.text(item.key().c_str()));
+  row.weights = read_weights(object);
   row.window_nll = object.numbers("window_nll");
   row.window_kl = object.numbers("window_kl");
   if (static_cast<std::int64_t>(row.window_nll.size()) != windows || row.window_kl.size() != row.window_nll.size())
@@ -230,6 +246,7 @@ PasskeyEvaluation read_passkey(const Object& object) {
     PasskeyResult& result = evaluation.results.emplace_back();
     result.name = row.text("name");
     result.sha256 = row.text("sha256");
+    result.weights = read_weights(row);
     for (const Object& cell : row.objects("cells")) {
       result.cells.push_back({cell.whole("length"), cell.whole("prompt_tokens"), cell.number("depth"),
                               static_cast<int>(cell.whole("found")), static_cast<int>(cell.whole("trials"))});
@@ -258,6 +275,7 @@ TaskEvaluation read_tasks(const Object& object) {
     TaskResult& result = report.results.emplace_back();
     result.name = row.text("name");
     result.sha256 = row.text("sha256");
+    result.weights = read_weights(row);
     for (const Object& answer : row.objects("answers")) {
       result.answers.push_back({answer.text("text"), answer.number("score")});
       if (!(result.answers.back().score >= 0 && result.answers.back().score <= 1))

@@ -20,11 +20,11 @@ struct NamedReport {
 };
 
 /// All caches of all reports side by side, in the order given; the baseline once. A cache that stands in several
-/// reports (same quantizer file, cache and parts) is taken from the first; different ones of one name get their
-/// report's name in brackets. Experiments keep their texts apart: evaluations of one text are merged, others follow.
-/// With `one_text`, reports of different texts are refused. Throws Mismatch, naming both files and what differs: model,
-/// tokenizer, text, window length or number, dtype, BOS, the baseline's losses; of passkey grids: lengths, depths,
-/// trials and keys.
+/// reports (same quantizer file, weights, cache and parts) is taken from the first; different ones of one name get
+/// their report's name in brackets. Experiments keep their texts apart: evaluations of one text are merged, others
+/// follow. With `one_text`, reports of different texts are refused. Throws Mismatch, naming both files and what
+/// differs: model, tokenizer, text, window length or number, dtype, BOS, the baseline's losses; of passkey grids:
+/// lengths, depths, trials and keys.
 ReportDocument merge_reports(const std::vector<NamedReport>& reports, bool one_text, Log& log);
 
 }  // namespace kvq

@@ -9,6 +9,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/eval/generation.h>
+#include <kvq/eval/variant.h>
 #include <kvq/model/rope.h>
 #include <kvq/stats/summary.h>
 #include <kvq/tasks/answer_score.h>
@@ -67,14 +68,15 @@ TaskReport evaluate_tasks(Model& model, const Tokenizer& tokenizer, bool prepend
   const c10::InferenceMode no_gradients;
   ExactAttention exact(model.config().kv, model.config().rope);
   std::vector<AttentionBackend*> caches = {&exact};
+  std::vector<Model*> blocks = {&model};
   std::vector<std::unique_ptr<KvCache>> owned;
   TaskReport report;
   report.results.push_back({"none", "", {}});
   for (const NamedQuantizer& named : quantizers) {
-    check_belongs(*named.quantizer, model.config(), fmt::format("quantizer '{}'", named.name));
-    owned.push_back(make_cache(named.cache, named.quantizer, context.threads));
+    owned.push_back(cache_of(named, model.config(), context.threads));
     caches.push_back(owned.back().get());
-    report.results.push_back({named.name, named.source.sha256, {}});
+    blocks.push_back(&blocks_of(named, model));
+    report.results.push_back({named.name, named.source.sha256, {}, named.weights});
   }
   context.progress.begin(fmt::format("tasks × {} caches", caches.size()),
                          static_cast<std::int64_t>(tasks.size() * caches.size()));
@@ -89,9 +91,9 @@ TaskReport evaluate_tasks(Model& model, const Tokenizer& tokenizer, bool prepend
       context.progress.advance(static_cast<std::int64_t>(caches.size()));
     } else {
       answers.emplace();
-      for (AttentionBackend* cache : caches) {
-        const std::string text =
-            tokenizer.decode(greedy_continuation(model, tokenizer, prompt, *cache, task.new_tokens, context));
+      for (std::size_t row = 0; row < caches.size(); ++row) {
+        const std::string text = tokenizer.decode(
+            greedy_continuation(*blocks[row], tokenizer, prompt, *caches[row], task.new_tokens, context));
         answers->push_back({text, score_answer(task.metric, text, task.answers)});
         context.progress.advance(1);
       }

@@ -34,6 +34,7 @@ struct TaskResult {
   std::string name;
   std::string sha256;               ///< of the quantizer file; empty for the baseline
   std::vector<TaskAnswer> answers;  ///< one per task
+  WeightsSource weights = {};
 };
 
 struct TaskReport {

@@ -34,6 +34,20 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
   }
 }
 
+/// Magnitudes have no sign to rotate them by, and their products mean nothing.
+void check_signs(const Recipe& recipe, Side side, const std::string& query_heads) {
+  const SideRecipe& part = recipe.side(side);
+  const bool weighted = part.weights != FitWeights::None && !is_block_format(part.codebook);
+  const bool turned = part.post_rope || part.rotation != Rotation::None;
+  if (query_heads == "joint" || !(needs_blocks(part) || (weighted && turned))) return;
+  fail(ErrorKind::Usage,
+       fmt::format("recipe {}: {} need gradients with their sign ({}), but the calibration has magnitudes over query heads "
+                   "(kvq-fisher --query-heads {}); calibrate with --query-heads joint{}",
+                   short_form(recipe), side == Side::Key ? "keys" : "values",
+                   needs_blocks(part) ? "for the block Fisher matrix" : part.post_rope ? "rope=post" : "rotate=hadamard",
+                   query_heads, needs_blocks(part) ? "" : ", or use weights=none"));
+}
+
 void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {
   const CalibrationHeader& header = calibration.header();
   const auto& parents = thresholds.provenance.parents;
@@ -71,7 +85,10 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
            fmt::format("recipe {}: {} sinks leave nothing of the calibration's sequences of {} tokens",
                        short_form(recipe), recipe.sinks, calibration.header().seqlen));
     }
-    for (Side side : kSides) check_side(recipe, side, thresholds);
+    for (Side side : kSides) {
+      check_signs(recipe, side, calibration.header().query_heads);
+      check_side(recipe, side, thresholds);
+    }
     const int head_dim = calibration.header().shape.head_dim;
     if (recipe.key.widths == Widths::Pair && head_vector_bits(recipe.key, head_dim) == 0) {
       fail(ErrorKind::Usage, fmt::format("recipe {}: {} bits for each of {} channels do not come to whole bits for "

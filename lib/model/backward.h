@@ -20,8 +20,14 @@ enum class Recompute {
 };
 Recompute parse_recompute(const std::string& word);  ///< throws Usage
 
+/// What besides the gradients of keys and values.
+struct GradientsWanted {
+  bool weights = false;      ///< LayerGradients::weight_grad
+  bool query_heads = false;  ///< LayerGradients::key_head_grad and value_head_grad
+};
+
 /// About what one layer's graph holds, for plans and for Auto.
-std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens);
+std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens, const GradientsWanted& wanted = {});
 
 /// One layer's tensors of one sequence; fp32, contiguous, CPU.
 struct LayerGradients {
@@ -29,11 +35,15 @@ struct LayerGradients {
   at::Tensor query;       ///< `[tokens, heads, head_dim]`, before RoPE
   at::Tensor key, value;  ///< `[tokens, kv_heads, head_dim]`
   at::Tensor key_grad, value_grad;
+  /// What each query head contributes to them, `[tokens, heads, head_dim]`: over the query heads of a kv head they add
+  /// up to key_grad and value_grad. With GradientsWanted::query_heads.
+  at::Tensor key_head_grad, value_head_grad;
+  std::vector<at::Tensor> weight_grad;  ///< by BlockMatrix, `[rows, columns]`; with GradientsWanted::weights
 };
 
 /// Calls `sink` for every layer, last layer first, and returns the mean loss. Throws Numeric naming layer, tensor and
-/// position of the first NaN/Inf in activations or gradients.
+/// position of the first NaN/Inf in activations or gradients (those of weights are left to the caller).
 double sequence_gradients(Model& model, const std::vector<std::int32_t>& ids, Recompute recompute,
-                          const std::function<void(const LayerGradients&)>& sink);
+                          const std::function<void(const LayerGradients&)>& sink, const GradientsWanted& wanted = {});
 
 }  // namespace kvq

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include <kvq/core/block_matrix.h>
 #include <kvq/core/kv_shape.h>
 
 namespace kvq {
@@ -21,6 +22,8 @@ struct ModelConfig {
   bool tied_embeddings = false;  ///< output matrix = embedding matrix
   bool attention_bias = false;   ///< q, k, v and output projections
   std::int64_t parameters = 0;
+
+  BlockShape blocks() const { return {kv, hidden, intermediate}; }
 };
 
 /// Config alone, without touching weights (for --dry-run). Throws as load_model does.

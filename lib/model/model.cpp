@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
-#include <kvq/core/hash.h>
 #include <kvq/model/block.h>
+#include <kvq/model/block_weights.h>
 #include <kvq/model/elementwise.h>
 #include <kvq/model/memory.h>
 #include <kvq/model/weights.h>
@@ -13,20 +13,17 @@ namespace kvq {
 
 namespace {
 
-class TransformerModel final : public Model {
+class TransformerModel : public Model {
  public:
-  TransformerModel(ModelSource source, LinearMode mode, std::int64_t budget)
-      : mode_(mode), weights_(std::move(source), mode, budget), config_(weights_.source().config) {}
+  TransformerModel(ModelSource source, LinearMode mode, std::int64_t budget,
+                   std::shared_ptr<BlockWeights> replaced = nullptr)
+      : mode_(mode),
+        weights_(std::move(source), mode, budget, std::move(replaced)),
+        config_(weights_.source().config) {}
 
   const ModelConfig& config() const override { return config_; }
 
-  std::string sha256() const override {
-    const auto& files = weights_.source().files;
-    if (files.size() == 1 && files.front() == weights_.source().path) return sha256_of_file(files.front());
-    std::string listing;
-    for (const auto& file : files) listing += fmt::format("{} {}\n", file.filename().string(), sha256_of_file(file));
-    return sha256_of(listing);
-  }
+  std::string sha256() const override { return model_sha256(weights_.source()); }
 
   at::Tensor embed(const std::vector<std::int32_t>& ids) override {
     for (std::size_t token = 0; token < ids.size(); ++token) {
@@ -47,6 +44,11 @@ class TransformerModel final : public Model {
 
   void load_layer(int layer) override { weights_.layer(layer); }
 
+  std::vector<at::Tensor> block_tensors(int layer) override {
+    const LayerWeights& weights = weights_.layer(layer);
+    return {weights.qkv, weights.o, weights.gate_up, weights.down};
+  }
+
   at::Tensor logits(const at::Tensor& hidden) override {
     return linear(mode_, rms_norm(hidden, weights_.output_norm(), config_.norm_eps), weights_.output(), {});
   }
@@ -57,13 +59,38 @@ class TransformerModel final : public Model {
   const ModelConfig& config_;  ///< weights_.source().config
 };
 
+/// Other matrices in the blocks; what comes before and after them is the base's.
+class DerivedModel final : public TransformerModel {
+ public:
+  DerivedModel(ModelSource source, LinearMode mode, std::int64_t budget, std::shared_ptr<BlockWeights> matrices,
+               Model& base)
+      : TransformerModel(std::move(source), mode, budget, std::move(matrices)), base_(base) {}
+  at::Tensor embed(const std::vector<std::int32_t>& ids) override { return base_.embed(ids); }
+  at::Tensor logits(const at::Tensor& hidden) override { return base_.logits(hidden); }
+
+ private:
+  Model& base_;
+};
+
+std::int64_t budget_of(const ModelOptions& options) {
+  return options.weight_budget_bytes >= 0 ? options.weight_budget_bytes : available_memory_bytes() / 2;
+}
+
 }  // namespace
+
+std::vector<at::Tensor> Model::block_tensors(int) { return {}; }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& path, const ModelOptions& options) {
   ModelSource source = open_model_source(path);
-  const std::int64_t budget =
-      options.weight_budget_bytes >= 0 ? options.weight_budget_bytes : available_memory_bytes() / 2;
-  return std::make_unique<TransformerModel>(std::move(source), linear_mode(options.dtype), budget);
+  return std::make_unique<TransformerModel>(std::move(source), linear_mode(options.dtype), budget_of(options));
+}
+
+std::unique_ptr<Model> load_model_with(const std::filesystem::path& path, const ModelOptions& options,
+                                       std::shared_ptr<BlockWeights> matrices, Model& base) {
+  ModelSource source = open_model_source(path);
+  KVQ_ASSERT(source.config.blocks() == base.config().blocks());
+  return std::make_unique<DerivedModel>(std::move(source), linear_mode(options.dtype), budget_of(options),
+                                        std::move(matrices), base);
 }
 
 }  // namespace kvq

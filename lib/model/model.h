@@ -42,6 +42,11 @@ class Model {
   /// Expands the layer's weights now, so that several layer_forward calls with it share them.
   virtual void load_layer(int layer) = 0;
 
+  /// The matrices that layer_forward multiplies with, in the dtype of the computation: q, k and v in one `[query_width
+  /// + 2 kv_width, hidden]`, o, gate and up in one `[2 intermediate, hidden]`, down. The tensors themselves, so that a
+  /// caller may ask for their gradients; another layer may take their place when it is run. Empty: a model without.
+  virtual std::vector<at::Tensor> block_tensors(int layer);
+
   /// Logits `[tokens, vocab]` fp32 of final hidden states (final norm included). For a few tokens at a time: callers
   /// go through long windows in chunks (see loss.h).
   virtual at::Tensor logits(const at::Tensor& hidden) = 0;

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/hash.h>
 #include <kvq/formats/gguf.h>
 #include <kvq/formats/hf_folder.h>
 
@@ -118,6 +119,14 @@ ModelSource open_model_source(const std::filesystem::path& path) {
   }
   check_tensors(source);
   return source;
+}
+
+std::string model_sha256(const ModelSource& source) {
+  const auto& files = source.files;
+  if (files.size() == 1 && files.front() == source.path) return sha256_of_file(files.front());
+  std::string listing;
+  for (const auto& file : files) listing += fmt::format("{} {}\n", file.filename().string(), sha256_of_file(file));
+  return sha256_of(listing);
 }
 
 ModelConfig read_model_config(const std::filesystem::path& path) { return open_model_source(path).config; }

@@ -30,6 +30,9 @@ struct ModelSource {
 /// inconsistent).
 ModelSource open_model_source(const std::filesystem::path& path);
 
+/// SHA-256 over the file (GGUF) or over config and weight files (folder): Model::sha256().
+std::string model_sha256(const ModelSource& source);
+
 /// The configuration as the metadata tells it (tensors not looked at, except rope_freqs.weight).
 void read_gguf_config(const GgufFile& file, ModelSource& source);
 void read_hf_config(const HfFolder& folder, ModelSource& source);

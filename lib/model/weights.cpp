@@ -5,9 +5,11 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/block_weights.h>
 
 namespace kvq {
 
@@ -61,10 +63,48 @@ void expand_rows(const TensorSource& tensors, const std::string& name, LinearMod
   tensors.release(name);
 }
 
+const char* part_of(const LayerTensorNames& names, BlockMatrix matrix) {
+  switch (matrix) {
+    case BlockMatrix::Query:
+      return names.q;
+    case BlockMatrix::Key:
+      return names.k;
+    case BlockMatrix::Value:
+      return names.v;
+    case BlockMatrix::Output:
+      return names.o;
+    case BlockMatrix::Gate:
+      return names.gate;
+    case BlockMatrix::Up:
+      return names.up;
+    case BlockMatrix::Down:
+      return names.down;
+  }
+  KVQ_ASSERT(false);
+  return "";
+}
+
+/// A matrix of the file into rows `first_row …` of `into`.
+void expand_matrix(const ModelSource& source, int layer, BlockMatrix matrix, LinearMode mode, at::Tensor& into,
+                   std::int64_t first_row) {
+  const bool permuted = source.qk_permuted && (matrix == BlockMatrix::Query || matrix == BlockMatrix::Key);
+  expand_rows(*source.tensors, source.names->of(layer, part_of(source.names->layer, matrix)), mode, into, first_row,
+              permuted ? source.config.kv.head_dim : 0);
+}
+
 }  // namespace
 
-WeightStore::WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes)
-    : source_(std::move(source)), mode_(mode), kept_(source_.config.kv.layers) {
+void read_block_matrix(const ModelSource& source, int layer, BlockMatrix matrix, std::span<float> out) {
+  const BlockShape shape = source.config.blocks();
+  KVQ_ASSERT(static_cast<std::int64_t>(out.size()) == shape.elements(matrix));
+  at::Tensor into =
+      at::from_blob(out.data(), {shape.rows(matrix), shape.columns(matrix)}, at::TensorOptions().dtype(at::kFloat));
+  expand_matrix(source, layer, matrix, LinearMode::Fp32, into, 0);
+}
+
+WeightStore::WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes,
+                         std::shared_ptr<BlockWeights> replaced)
+    : source_(std::move(source)), mode_(mode), replaced_(std::move(replaced)), kept_(source_.config.kv.layers) {
   kept_layers_ = static_cast<int>(std::clamp<std::int64_t>(budget_bytes / layer_bytes(), 0, source_.config.kv.layers));
 }
 
@@ -107,13 +147,21 @@ LayerWeights WeightStore::expand(int index) const {
     expand_rows(tensors, names.of(index, part, kind), mode_, into, first_row, head_dim);
   };
 
+  std::vector<float> values;
+  const auto read_matrix = [&](BlockMatrix which, at::Tensor& into, std::int64_t first_row) {
+    if (!replaced_) return expand_matrix(source_, index, which, mode_, into, first_row);
+    values.resize(static_cast<std::size_t>(config.blocks().elements(which)));
+    replaced_->read(index, which, values);
+    store(mode_, values, into, first_row * into.size(1));
+  };
+
   LayerWeights layer;
   layer.attention_norm = vector(config.hidden);
   read(names.layer.attention_norm, ".weight", layer.attention_norm, 0);
   layer.qkv = matrix(query_width + 2 * width, config.hidden);
-  read(names.layer.q, ".weight", layer.qkv, 0, permuted);
-  read(names.layer.k, ".weight", layer.qkv, query_width, permuted);
-  read(names.layer.v, ".weight", layer.qkv, query_width + width);
+  read_matrix(BlockMatrix::Query, layer.qkv, 0);
+  read_matrix(BlockMatrix::Key, layer.qkv, query_width);
+  read_matrix(BlockMatrix::Value, layer.qkv, query_width + width);
   if (config.attention_bias) {
     layer.qkv_bias = vector(query_width + 2 * width);
     read(names.layer.q, ".bias", layer.qkv_bias, 0, permuted);
@@ -121,7 +169,7 @@ LayerWeights WeightStore::expand(int index) const {
     read(names.layer.v, ".bias", layer.qkv_bias, query_width + width);
   }
   layer.o = matrix(config.hidden, query_width);
-  read(names.layer.o, ".weight", layer.o, 0);
+  read_matrix(BlockMatrix::Output, layer.o, 0);
   if (source_.output_bias) {
     layer.o_bias = vector(config.hidden);
     read(names.layer.o, ".bias", layer.o_bias, 0);
@@ -129,10 +177,10 @@ LayerWeights WeightStore::expand(int index) const {
   layer.mlp_norm = vector(config.hidden);
   read(names.layer.mlp_norm, ".weight", layer.mlp_norm, 0);
   layer.gate_up = matrix(2 * std::int64_t{config.intermediate}, config.hidden);
-  read(names.layer.gate, ".weight", layer.gate_up, 0);
-  read(names.layer.up, ".weight", layer.gate_up, config.intermediate);
+  read_matrix(BlockMatrix::Gate, layer.gate_up, 0);
+  read_matrix(BlockMatrix::Up, layer.gate_up, config.intermediate);
   layer.down = matrix(config.hidden, config.intermediate);
-  read(names.layer.down, ".weight", layer.down, 0);
+  read_matrix(BlockMatrix::Down, layer.down, 0);
   return layer;
 }
 

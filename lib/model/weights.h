@@ -2,6 +2,7 @@
 // Weights in the form the forward pass wants, expanded from the memory map layer by layer.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -24,10 +25,14 @@ struct LayerWeights {
   at::Tensor down;            ///< `[hidden, intermediate]`
 };
 
+class BlockWeights;
+
 class WeightStore {
  public:
-  /// `budget_bytes`: what expanded layers may hold; the output matrix comes on top.
-  WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes);
+  /// `budget_bytes`: what expanded layers may hold; the output matrix comes on top. `replaced`, if given, has the
+  /// blocks' matrices.
+  WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes,
+              std::shared_ptr<BlockWeights> replaced = nullptr);
 
   const ModelSource& source() const { return source_; }
   /// Valid until another layer is asked for. As passes go through all layers in turn, the first ones that fit are kept
@@ -44,6 +49,7 @@ class WeightStore {
 
   ModelSource source_;
   LinearMode mode_;
+  std::shared_ptr<BlockWeights> replaced_;
   int kept_layers_ = 0;  ///< layers [0, kept_layers_) stay
   std::vector<std::optional<LayerWeights>> kept_;
   LayerWeights passing_;

@@ -40,6 +40,8 @@ VariantResult variant(const std::string& name, double shift, const std::string& 
   return row;
 }
 
+const WeightsSource kWeights{"w4-s0.45%", "w.h5", std::string(64, 'w'), 4.6, {{"weight-fisher", std::string(64, 'f')}}};
+
 ReportDocument example() {
   ReportDocument document;
   Evaluation& evaluation = document.evaluations.emplace_back();
@@ -99,14 +101,16 @@ TEST_CASE("What is read from a report writes the same report again") {
   document.evaluations[0].report.results[1].parts = {{0, 3}, Side::Value};
   document.evaluations[0].report.results[1].counted = false;
   document.evaluations[0].report.results[1].ppl = std::numeric_limits<double>::infinity();
+  document.evaluations[0].report.results[1].weights = kWeights;
   for (const bool experiment : {false, true}) {
     if (experiment) {
       document.title = "title";
       document.question = "why?";
       document.claims = {{"helps", "nuq3-1%", "none"}};
       document.commands = {"a", "b"};
-      document.passkey =
-          PasskeyEvaluation{document.evaluations[0].subject, {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""}}};
+      document.passkey = PasskeyEvaluation{document.evaluations[0].subject,
+                                           {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""},
+                                            {"w", {{1024, 950, 0.05, 1, 1}}, {"12345"}, "", kWeights}}};
     }
     const std::string text = document_json(document);
     write_bytes(dir / "report.json", text);
@@ -132,6 +136,36 @@ TEST_CASE("Another quantizer of the same recipe keeps its row, named after its r
       merge_reports({named("a", example()), named("b.json", other), named("b.json", other)}, true, quiet_context().log);
   REQUIRE(merged.evaluations[0].report.results.size() == 3);
   CHECK(merged.evaluations[0].report.results[2].name == "nuq3-1% [b.json]");
+}
+
+TEST_CASE("Rows with other weights are other rows, and weights alone are one row however often they come") {
+  ReportDocument first = example(), second = example();
+  VariantResult both = variant("nuq3-1% + w4", 0.1, std::string(64, '3')), alone = variant("w4", 0.05, "");
+  both.weights = alone.weights = kWeights;
+  alone.source = {};
+  alone.cache = "";
+  first.evaluations[0].report.results.push_back(alone);
+  second.evaluations[0].report.results = {second.evaluations[0].report.results[0], alone, both};
+  const ReportDocument merged = merge_reports({named("a", first), named("b", second)}, true, quiet_context().log);
+  std::vector<std::string> names;
+  for (const VariantResult& row : merged.evaluations[0].report.results) names.push_back(row.name);
+  CHECK(names == std::vector<std::string>{"none", "nuq3-1%", "w4", "nuq3-1% + w4"});
+  // A rate–distortion chart is about caches.
+  const Chart chart = rate_distortion(merged.evaluations[0].report, Damage::Kl);
+  std::size_t points = 0;
+  for (const ChartSeries& series : chart.series) points += series.points.size();
+  CHECK(points == 2);
+  CHECK(recipe_family("nuq3-1% + w4-s0.45%") != recipe_family("nuq3-1%"));
+}
+
+TEST_CASE("A report of a version that knew no quantized weights is read") {
+  TempDir dir;
+  json old = json::parse(document_json(example()));
+  for (json& row : old["results"]) row.erase("weights");
+  write_bytes(dir / "r.json", old.dump());
+  CHECK_FALSE(read_report(dir / "r.json").evaluations[0].report.results[1].weights.used());
+  old["results"][1]["weights"] = {{"name", "w4"}};
+  CHECK_THAT(read_refusal(dir, old.dump()), ContainsSubstring("'results[1].weights.bits_counted' is missing"));
 }
 
 TEST_CASE("Reports that do not belong together are refused with both files and what differs") {

@@ -31,7 +31,8 @@ inline float small_value(int layer, Side side, bool gradient, int token, int cha
 using Change = std::function<float(float value, int layer, Side side, bool gradient, int token, int channel)>;
 
 inline void write_small_calibration(const std::filesystem::path& path, const Change& change = nullptr,
-                                    const std::string& model_sha256 = std::string(64, 'a')) {
+                                    const std::string& model_sha256 = std::string(64, 'a'),
+                                    const std::string& query_heads = "joint") {
   CalibrationHeader header;
   header.provenance.model_sha256 = model_sha256;
   header.provenance.tokenizer_sha256 = std::string(64, 'b');
@@ -43,6 +44,7 @@ inline void write_small_calibration(const std::filesystem::path& path, const Cha
   header.sequences = kSmallSequences;
   header.seqlen = kSmallSeqlen;
   header.bos = "never";
+  header.query_heads = query_heads;
   const int tokens = kSmallSequences * kSmallSeqlen;
   for (int token = 0; token < tokens; ++token) header.tokens.push_back(token % 31);
   header.domains.assign(kSmallSequences, "text");

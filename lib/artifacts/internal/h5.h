@@ -40,7 +40,7 @@ class Id {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
-enum class Type { F16, F32, F64, I32, U64 };
+enum class Type { F16, F32, F64, I32, U8, U16, U64 };
 const char* type_name(Type type);
 
 /// Bits of an IEEE half, so that the type of a span says what is stored.
@@ -52,6 +52,12 @@ using Shape = std::vector<std::uint64_t>;
 inline constexpr std::uint64_t kAny = ~std::uint64_t{0};  ///< in a wanted shape: any extent from 1
 inline constexpr std::uint64_t kAnyOrNone = kAny - 1;     ///< the same from 0
 std::string to_string(const Shape& shape);                ///< "[2, 64]", kAny as "n"
+
+/// Halves that are kept as bits.
+inline std::span<const Half> as_halves(std::span<const std::uint16_t> values) {
+  static_assert(sizeof(Half) == sizeof(std::uint16_t));
+  return {reinterpret_cast<const Half*>(values.data()), values.size()};
+}
 
 /// How a dataset of halves is cut along its first axis.
 struct Chunking {
@@ -75,6 +81,9 @@ class Group {
   void write(const std::string& name, const Shape& shape, std::span<const double> data) const;
   void write(const std::string& name, const Shape& shape, std::span<const std::int32_t> data) const;
   void write(const std::string& name, const Shape& shape, std::span<const std::uint64_t> data) const;
+  void write(const std::string& name, const Shape& shape, std::span<const std::uint8_t> data) const;
+  void write(const std::string& name, const Shape& shape, std::span<const std::uint16_t> data) const;
+  void write(const std::string& name, const Shape& shape, std::span<const Half> data) const;
   void write(const std::string& name, const Shape& shape, std::span<const Half> data, const Chunking& chunking) const;
   void write_strings(const std::string& name, const std::vector<std::string>& texts) const;
 
@@ -93,6 +102,8 @@ class Group {
   std::vector<std::int32_t> read_ints(const std::string& name, const Shape& wanted) const;
   std::vector<std::uint64_t> read_words(const std::string& name, const Shape& wanted) const;
   std::vector<std::uint16_t> read_halves(const std::string& name, const Shape& wanted) const;
+  std::vector<std::uint8_t> read_bytes(const std::string& name, const Shape& wanted) const;
+  std::vector<std::uint16_t> read_shorts(const std::string& name, const Shape& wanted) const;
   std::vector<std::string> read_strings(const std::string& name, std::uint64_t count) const;
 
   /// Throws Format: "FILE: 'PATH' problem".

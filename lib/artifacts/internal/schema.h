@@ -3,14 +3,16 @@
 
 #include <string>
 
+#include <kvq/artifacts/calibration_file.h>
 #include <kvq/artifacts/internal/h5.h>
 #include <kvq/artifacts/provenance.h>
+#include <kvq/core/block_matrix.h>
 #include <kvq/core/kv_shape.h>
 
 namespace kvq::schema {
 
 /// A reader takes every minor version of its major version: minor versions only add.
-inline constexpr int kMajor = 1, kMinor = 2;
+inline constexpr int kMajor = 1, kMinor = 3;
 
 void write_provenance(const h5::Group& root, const std::string& schema, const Provenance& provenance);
 /// Last thing written: a file without it was never finished.
@@ -23,6 +25,14 @@ void write_rope(const h5::Group& root, const RopeParams& rope);
 Provenance read_provenance(const h5::Group& root, const std::string& schema);
 KvShape read_shape(const h5::Group& root);
 RopeParams read_rope(const h5::Group& root, const KvShape& shape);
+
+/// Provenance, shapes, and the sample: tokens, domains, losses, BOS. Everything but the layers.
+void write_sample(const h5::Group& root, const std::string& schema, const CalibrationHeader& header);
+CalibrationHeader read_sample(const h5::Group& root, const std::string& schema);
+
+/// The cache's shape, `hidden` and `intermediate`. Reading checks that every matrix has a possible size.
+void write_block_sizes(const h5::Group& root, const BlockShape& shape);
+BlockShape read_block_shape(const h5::Group& root, const KvShape& kv);
 
 /// "00", "01", … : layers sort by name.
 std::string layer_name(int layer);
