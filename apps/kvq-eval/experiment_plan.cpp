@@ -83,10 +83,14 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
         for (const Recipe& recipe : cell.recipes) {
           PlannedCell planned{recipe, index, text_index, cell.only_layers, cell.only_side, {}, {}};
           planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          std::string span;  // where all of a window is judged, nothing
+          if (chooses_at_prompt_end(recipe.eviction.rule)) span += fmt::format("prompt {}\n", config.prompt);
+          if (config.judge_from > 0) span += fmt::format("judge-from {}\n", config.judge_from);
           const std::string key = key_of(
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
                           calibration.key, recipe_to_toml(recipe), text.sha256, config.seqlen, config.windows,
-                          inputs.cache, cell.only_layers, cell.only_side));
+                          inputs.cache, cell.only_layers, cell.only_side) +
+              span);
           planned.result = folder / "cells" / (key + ".json");
           if (known.insert(planned.result).second) plan.cells.push_back(std::move(planned));
         }

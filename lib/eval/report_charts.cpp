@@ -127,7 +127,8 @@ Chart by_position(const PerplexityReport& report, PerPosition what) {
     }
     if (!values.empty())
       chart.text +=
-          fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(), 1, values.back());
+          fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(),
+                      report.position_edges.front() + 1, values.back());
     chart.series.push_back(std::move(series));
   }
   return chart;

@@ -20,7 +20,8 @@ Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
   table.header = {"model",       "text",        "seqlen", "windows",      "name",         "cache",
                   "calibration", "layers",      "side",   "bits_nominal", "bits_counted", "bits_counted_32k",
                   "cache_bytes", "table_bytes", "nll",    "ppl",          "delta_nll",    "delta_nll_se",
-                  "kl_mean",     "kl_mean_se",  "kl_p99", "top1",         "seconds",      "sha256"};
+                  "kl_mean",     "kl_mean_se",  "kl_p99", "top1",         "seconds",      "sha256",
+                  "prompt",      "judge_from"};
   for (const Evaluation& evaluation : evaluations) {
     for (const VariantResult& result : evaluation.report.results) {
       std::string layers;
@@ -49,7 +50,9 @@ Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
                             number(result.kl_p99),
                             number(result.top1),
                             number(result.seconds),
-                            result.source.sha256});
+                            result.source.sha256,
+                            evaluation.report.span.prompt > 0 ? number(evaluation.report.span.prompt) : "",
+                            number(evaluation.report.span.from)});
     }
   }
   return table;

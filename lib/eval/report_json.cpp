@@ -122,6 +122,8 @@ Json perplexity_object(const ReportSubject& subject, const PerplexityReport& rep
   json["tokens"] = subject.text_tokens;
   json["seqlen"] = report.seqlen;
   json["windows"] = report.windows;
+  json["prompt"] = report.span.prompt > 0 ? Json(report.span.prompt) : Json(nullptr);
+  json["judge_from"] = report.span.from;
   json["position_edges"] = report.position_edges;
   json["results"] = Json::array();
   for (const VariantResult& result : report.results) json["results"].push_back(row_json(result));
