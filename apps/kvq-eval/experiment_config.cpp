@@ -63,6 +63,11 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
   cell.only_side = table.text("only-side").value_or("");
   if (!cell.only_side.empty() && cell.only_side != "key" && cell.only_side != "value" && cell.only_side != "each")
     table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", cell.only_side));
+  for (const Recipe& recipe : cell.recipes) {
+    if (recipe.evicts() && !cell.only_side.empty())
+      table.refuse("only-side", fmt::format("cannot go with '{}', which evicts keys and values together",
+                                            short_form(recipe)));
+  }
   table.reject_unknown();
   return cell;
 }

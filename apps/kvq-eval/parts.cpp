@@ -76,6 +76,11 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
     fail(ErrorKind::Usage,
          fmt::format("{} needs --cache simulated: a {} cache holds all layers and sides", flag, input_options.cache));
   if (inputs.quantizers.empty()) fail(ErrorKind::Usage, fmt::format("{} needs a --quantizer", flag));
+  for (const NamedQuantizer& named : inputs.quantizers) {
+    if (named.quantizer->recipe.evicts() && !options.side.empty())
+      fail(ErrorKind::Usage, fmt::format("--only-side cannot go with '{}', which evicts keys and values together",
+                                         named.name));
+  }
   const int layers = inputs.model->config().kv.layers;
   std::vector<std::vector<int>> layer_sets = {{}};
   if (options.layers == kEach) {
