@@ -211,9 +211,18 @@ void make_quantizers(const ExperimentRun& run, RunContext& context) {
     fs::remove(calibration_file(run.folder, calibration));
 }
 
+/// A report that an earlier step of the experiment left. Throws what read_report() throws, with the way out.
+ReportDocument read_kept(const fs::path& path) {
+  try {
+    return read_report(path);
+  } catch (const Error& error) {
+    fail(error.kind(), fmt::format("{}; the experiment makes it again once it is deleted", error.what()));
+  }
+}
+
 /// One file per cell, so that each can be used by itself.
 void split(const ExperimentRun& run, const EvalBatch& batch) {
-  const ReportDocument report = read_report(batch.folder / "report.json");
+  const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
     const std::string sha256 = sha256_of_file(cell->quantizer);
@@ -280,7 +289,7 @@ ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
   }
   std::vector<NamedReport> parts;
   for (const PlannedCell& cell : run.plan.cells) {
-    ReportDocument part = read_report(cell.result);
+    ReportDocument part = read_kept(cell.result);
     label(run, cell, part);
     parts.push_back({cell.result.string(), std::move(part)});
   }

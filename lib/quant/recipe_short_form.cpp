@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/hash.h>
 #include <kvq/quant/eviction_words.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe.h>
@@ -381,6 +382,7 @@ std::string short_form(const Recipe& recipe) {
 }
 
 std::string slug(const Recipe& recipe) {
+  constexpr std::size_t kSlugBytes = 160;
   std::string result;
   for (const char c : short_form(recipe)) {
     switch (c) {
@@ -400,6 +402,12 @@ std::string slug(const Recipe& recipe) {
       default:
         result += c;
     }
+  }
+  // File systems take 255 bytes, and temporary files and journals put theirs around the name.
+  if (result.size() > kSlugBytes) {
+    const std::string rest = sha256_of(result).substr(0, 16);
+    result.resize(kSlugBytes - rest.size() - 1);
+    result += '-' + rest;
   }
   return result;
 }
