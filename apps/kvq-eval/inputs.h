@@ -18,14 +18,15 @@ namespace kvq::apps {
 
 struct InputOptions : ModelArguments {
   std::vector<std::filesystem::path> quantizers;
+  std::vector<std::string> recipes;  ///< of unquantized caches that evict: they need no file
   std::string cache = "simulated";
 };
 
-/// --model, --quantizer, --cache, --dtype, --bos
+/// --model, --quantizer, --recipe, --cache, --dtype, --bos
 void add_input_options(CLI::App& command, InputOptions& options);
 
 struct Inputs : LoadedModel {
-  std::vector<NamedQuantizer> quantizers;
+  std::vector<NamedQuantizer> quantizers;  ///< from files, then from recipes
   /// Per quantizer: fingerprints of its calibration text.
   std::vector<std::vector<std::uint64_t>> fingerprints;
 };

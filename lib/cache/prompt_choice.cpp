@@ -29,7 +29,7 @@ class PromptChoice final : public LayerEviction {
 
   at::Tensor attend(const EvictionInput& input) override {
     const std::int64_t tokens = input.query.size(0), first = input.first_position;
-    if (!prompt_) {
+    if (prompt_.value_or(0) < 1) {
       fail(ErrorKind::Usage, fmt::format("evict={} chooses at the end of the prompt, but nobody has said where that is",
                                          word_of(kEvictionWords, recipe_.rule)));
     }

@@ -201,7 +201,9 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
   report.windows = static_cast<std::int64_t>(windows.size());
   report.span = span;
   report.position_edges = position_edges_of(report.seqlen - 1, span.from);
-  for (const auto& cache : variants.quantized) cache->set_prompt(span.prompt);
+  for (const auto& cache : variants.quantized) {
+    if (span.prompt > 0) cache->set_prompt(span.prompt);
+  }
 
   const std::int64_t steps_per_window = static_cast<std::int64_t>(variants.size()) * model.config().kv.layers;
   std::vector<Gathered> gathered(variants.size());

@@ -49,6 +49,9 @@ void even(HeatMap& map) {
 }  // namespace
 
 std::string recipe_family(const std::string& name) {
+  const std::string budget = ",budget=";
+  if (const auto at = name.find(budget); at != std::string::npos && name.find("evict=") != std::string::npos)
+    return std::string(name).erase(at, name.find_first_of(",/ ", at + 1) - at);
   std::string family;
   for (std::size_t at = 0; at < name.size(); ++at) {
     const bool word_begins = at == 0 || name[at - 1] == '=' || name[at - 1] == '/';

@@ -55,6 +55,13 @@ refused "predictions 0 to 62" "${judge[@]}" --judge-from 63
 runs "${judge[@]}" "${files[@]:6:2}" --judge-from 0
 grep -q "look better than what eviction costs" "$err" || problem "no warning"
 
+# Without a file: the same numbers; what quantizes needs one.
+runs "${judge[@]}" --recipe none:evict=snapkv,budget=16,observe=4 --json
+[[ $(json "$out" 'report["results"][1]["window_nll"]') == "$(rows 'report["results"][4]["window_nll"]')" ]] || problem "--recipe"
+refused "kvq-fit makes a file" "${judge[@]}" --recipe nuq3-1%:evict=h2o,budget=16
+refused "every report has" "${judge[@]}" --recipe none
+refused "given twice" "${judge[@]}" --recipe none:evict=h2o,budget=16 --recipe none:budget=16,evict=h2o
+
 # A prompt's real end counts where the model writes.
 runs kvq-eval passkey --model "$model" "${files[@]:6:4}" --lengths 900 --depths 1 --json
 [[ $(json "$out" 'len(report["results"])') == 3 ]] || problem "passkey"
