@@ -65,8 +65,8 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
     table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", cell.only_side));
   for (const Recipe& recipe : cell.recipes) {
     if (recipe.evicts() && !cell.only_side.empty())
-      table.refuse("only-side", fmt::format("cannot go with '{}', which evicts keys and values together",
-                                            short_form(recipe)));
+      table.refuse("only-side",
+                   fmt::format("cannot go with '{}', which evicts keys and values together", short_form(recipe)));
   }
   table.reject_unknown();
   return cell;
@@ -105,7 +105,8 @@ void read_span(const TomlTable& table, ExperimentConfig& config) {
     for (const Recipe& recipe : cell.recipes) needed |= chooses_at_prompt_end(recipe.eviction.rule);
   }
   if (table.integer("prompt") && !needed)
-    table.refuse("prompt", "is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no cell has one");
+    table.refuse("prompt",
+                 "is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no cell has one");
   if (needed) config.prompt = whole(table, "prompt", config.seqlen / 2, 1);
   config.judge_from = whole(table, "judge-from", config.prompt, 0);
   if (config.prompt >= config.seqlen)

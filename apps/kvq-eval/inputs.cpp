@@ -110,7 +110,8 @@ RunIdentity run_identity(const Tool& tool, const InputOptions& options, const In
     identity.entries.emplace_back(fmt::format("quantizer {}", index + 1), sha256_of_file(options.quantizers[index]));
   }
   for (std::size_t index = 0; index < options.recipes.size(); ++index)
-    identity.entries.emplace_back(fmt::format("recipe {}", index + 1), short_form(resolve_recipe(options.recipes[index])));
+    identity.entries.emplace_back(fmt::format("recipe {}", index + 1),
+                                  short_form(resolve_recipe(options.recipes[index])));
   identity.add_settings(tool.resolved_config());
   std::erase_if(identity.entries, [&](const auto& entry) {
     return std::find(harmless.begin(), harmless.end(), entry.first) != harmless.end();

@@ -78,8 +78,8 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
   if (inputs.quantizers.empty()) fail(ErrorKind::Usage, fmt::format("{} needs a --quantizer", flag));
   for (const NamedQuantizer& named : inputs.quantizers) {
     if (named.quantizer->recipe.evicts() && !options.side.empty())
-      fail(ErrorKind::Usage, fmt::format("--only-side cannot go with '{}', which evicts keys and values together",
-                                         named.name));
+      fail(ErrorKind::Usage,
+           fmt::format("--only-side cannot go with '{}', which evicts keys and values together", named.name));
   }
   const int layers = inputs.model->config().kv.layers;
   std::vector<std::vector<int>> layer_sets = {{}};

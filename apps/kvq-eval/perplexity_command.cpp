@@ -37,10 +37,12 @@ JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, L
   JudgedSpan span = usual_span(inputs.quantizers, options.seqlen);
   if (options.prompt > 0) {
     if (span.prompt == 0)
-      fail(ErrorKind::Usage, "--prompt is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
-                             "--quantizer is one");
+      fail(ErrorKind::Usage,
+           "--prompt is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
+           "--quantizer is one");
     if (options.prompt >= options.seqlen)
-      fail(ErrorKind::Usage, fmt::format("--prompt {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
+      fail(ErrorKind::Usage,
+           fmt::format("--prompt {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
     span = {options.prompt, options.prompt};
   }
   if (options.has_judge_from) span.from = options.judge_from;
@@ -48,9 +50,10 @@ JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, L
     fail(ErrorKind::Usage, fmt::format("--judge-from {}: windows of {} tokens have predictions 0 to {}", span.from,
                                        options.seqlen, options.seqlen - 2));
   if (span.prompt > 0 && span.from < span.prompt) {
-    log.warning(fmt::format("--judge-from {}: the first {} judged see the whole prompt also where "
-                            "tokens are evicted at its end; such rows look better than what eviction costs",
-                            span.from, plural(span.prompt - span.from, "prediction")));
+    log.warning(
+        fmt::format("--judge-from {}: the first {} judged see the whole prompt also where "
+                    "tokens are evicted at its end; such rows look better than what eviction costs",
+                    span.from, plural(span.prompt - span.from, "prediction")));
   }
   if (span.prompt > 0)
     log.info(fmt::format("the first {} of each window are the prompt", plural(span.prompt, "token")));

@@ -67,7 +67,7 @@ class PromptChoice final : public LayerEviction {
   }
 
   void reset() override {
-    observed_ = {};
+    observed_ = at::Tensor();
     chosen_.clear();
     keys_ = values_ = {};
     length_ = 0;
@@ -103,14 +103,13 @@ class PromptChoice final : public LayerEviction {
   }
 
   void choose(const at::Tensor& keys, const at::Tensor& values) {
-    const std::int64_t budget =
-        prompt_budgets(recipe_, shape_.layers, *prompt_)[static_cast<std::size_t>(layer_)];
+    const std::int64_t budget = prompt_budgets(recipe_, shape_.layers, *prompt_)[static_cast<std::size_t>(layer_)];
     chosen_.resize(static_cast<std::size_t>(shape_.kv_heads));
     const at::Tensor k = keys.to(at::kFloat).contiguous();
     parallel_for(shape_.kv_heads, threads_, [&](std::int64_t head) {
       chosen_[static_cast<std::size_t>(head)] = chosen_of(k.const_data_ptr<float>(), static_cast<int>(head), budget);
     });
-    observed_ = {};
+    observed_ = at::Tensor();
     for (const auto& [from, to] : {std::pair{&keys, &keys_}, std::pair{&values, &values_}}) {
       const at::Tensor kept = at::empty({budget, from->size(1), from->size(2)}, from->options());
       for (std::int64_t head = 0; head < shape_.kv_heads; ++head) {

@@ -1,5 +1,5 @@
-// Caches that evict, in one teacher-forced pass and in pieces, against decode loops in double precision that are written
-// here from the papers' descriptions and hold nothing but lists of tokens.
+// Caches that evict, in one teacher-forced pass and in pieces, against decode loops in double precision that are
+// written here from the papers' descriptions and hold nothing but lists of tokens.
 
 #include <algorithm>
 #include <cmath>
@@ -115,7 +115,8 @@ struct Loop {
     const Vector q = rotated(query(t, head), by_index ? own : t);
     Vector scores;
     for (std::size_t index = 0; index < tokens.size(); ++index) {
-      const Vector k = rotated(key(tokens[index], head / kGroup), by_index ? static_cast<std::int64_t>(index) : tokens[index]);
+      const Vector k =
+          rotated(key(tokens[index], head / kGroup), by_index ? static_cast<std::int64_t>(index) : tokens[index]);
       double sum = 0;
       for (int c = 0; c < kDim; ++c) sum += q[c] * k[c];
       scores.push_back(sum / std::sqrt(double(kDim)));
@@ -158,7 +159,8 @@ Outcome first_recent(const Loop& loop, double share, std::int64_t fixed, int fir
     kept.push_back(t);
     while (static_cast<std::int64_t>(kept.size()) > budget_of(share, fixed, first + 1, t + 1))
       kept.erase(kept.begin() + first);
-    for (int head = 0; head < kHeads; ++head) loop.answer(t, head, kept, loop.weights(t, head, kept, by_index), out.result);
+    for (int head = 0; head < kHeads; ++head)
+      loop.answer(t, head, kept, loop.weights(t, head, kept, by_index), out.result);
   }
   out.kept = {kept};
   return out;
@@ -206,7 +208,8 @@ Outcome prompt_choice(const Loop& loop, std::int64_t budget, std::int64_t observ
         const Vector weight = loop.weights(t, head, kept, false);
         loop.answer(t, head, kept, weight, out.result);
         if (t >= loop.prompt - observe && t < loop.prompt) {
-          for (std::int64_t k = 0; k <= t; ++k) votes[static_cast<std::size_t>(k)] += weight[static_cast<std::size_t>(k)];
+          for (std::int64_t k = 0; k <= t; ++k)
+            votes[static_cast<std::size_t>(k)] += weight[static_cast<std::size_t>(k)];
         }
       }
       if (t != loop.prompt - 1) continue;
@@ -214,7 +217,8 @@ Outcome prompt_choice(const Loop& loop, std::int64_t budget, std::int64_t observ
       std::vector<std::pair<double, std::int64_t>> ranked;
       for (std::int64_t k = 0; k < prefix; ++k) {
         double score = 0;
-        for (std::int64_t near = std::max<std::int64_t>(k - kernel / 2, 0); near <= std::min(k + kernel / 2, prefix - 1); ++near) {
+        for (std::int64_t near = std::max<std::int64_t>(k - kernel / 2, 0);
+             near <= std::min(k + kernel / 2, prefix - 1); ++near) {
           const double vote = votes[static_cast<std::size_t>(near)];
           score = average ? score + vote / kernel : std::max(score, vote);
         }
@@ -222,7 +226,8 @@ Outcome prompt_choice(const Loop& loop, std::int64_t budget, std::int64_t observ
       }
       std::sort(ranked.begin(), ranked.end());
       kept.clear();
-      for (std::int64_t index = 0; index < std::min(budget - observe, prefix); ++index) kept.push_back(ranked[index].second);
+      for (std::int64_t index = 0; index < std::min(budget - observe, prefix); ++index)
+        kept.push_back(ranked[index].second);
       std::sort(kept.begin(), kept.end());
       for (std::int64_t k = prefix; k < loop.prompt; ++k) kept.push_back(k);
     }
@@ -271,10 +276,12 @@ TEST_CASE("first-recent keeps the first and the newest tokens, at rotary positio
   check("none:evict=first-recent,budget=40", 0, 1, [](const Loop& loop) { return first_recent(loop, 0, 40, 4, true); });
   check("none:evict=first-recent,budget=40,first=7,positions=original", 0, 2,
         [](const Loop& loop) { return first_recent(loop, 0, 40, 7, false); });
-  check("none:evict=first-recent,budget=30%", 0, 3, [](const Loop& loop) { return first_recent(loop, 0.3, 0, 4, true); });
+  check("none:evict=first-recent,budget=30%", 0, 3,
+        [](const Loop& loop) { return first_recent(loop, 0.3, 0, 4, true); });
   check("none:evict=first-recent,budget=20%,first=0", 0, 4,
         [](const Loop& loop) { return first_recent(loop, 0.2, 0, 0, true); });
-  check("none:evict=first-recent,budget=150", 0, 5, [](const Loop& loop) { return first_recent(loop, 0, 150, 4, true); });
+  check("none:evict=first-recent,budget=150", 0, 5,
+        [](const Loop& loop) { return first_recent(loop, 0, 150, 4, true); });
 }
 
 TEST_CASE("h2o drops the token with the least accumulated weight that is not among the newest") {
@@ -291,7 +298,8 @@ TEST_CASE("snapkv chooses at the end of the prompt by pooled votes of its last q
         [](const Loop& loop) { return prompt_choice(loop, 35, 8, 3, true); });
   check("none:evict=snapkv,budget=32", 128, 12, [](const Loop& loop) { return prompt_choice(loop, 32, 32, 7, false); });
   // A prompt that the budget holds, and a text that ends before its prompt does.
-  check("none:evict=snapkv,budget=150", 128, 13, [](const Loop& loop) { return prompt_choice(loop, 150, 32, 7, false); });
+  check("none:evict=snapkv,budget=150", 128, 13,
+        [](const Loop& loop) { return prompt_choice(loop, 150, 32, 7, false); });
   check("none:evict=snapkv,budget=40", 1000, 14, [](const Loop& loop) {
     Outcome outcome = prompt_choice(loop, 1000, 32, 7, false);
     return outcome;

@@ -216,7 +216,8 @@ TEST_CASE("Unquantized, a kept token takes its fp16 and its place in the list") 
   CHECK(snapkv.exact == 4 * 2 * 250 * 2 * 16 * 2);
   CHECK(snapkv.selection == 4 * 2 * 250 * 4);
   CHECK(snapkv.total() == snapkv.exact + snapkv.selection);
-  const Footprint streaming = forecast_footprint(make_quantizer("none:evict=first-recent,budget=25%", 4, 2, 16, 0), 1000);
+  const Footprint streaming =
+      forecast_footprint(make_quantizer("none:evict=first-recent,budget=25%", 4, 2, 16, 0), 1000);
   CHECK(streaming.total() == 4 * 2 * 250 * 2 * 16 * 2);
   const Footprint pyramid = forecast_footprint(make_quantizer("none:evict=pyramidkv,budget=25%", 4, 2, 16, 0), 1000);
   CHECK(pyramid.total() == snapkv.total());
