@@ -53,7 +53,7 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
       if (error.kind() != ErrorKind::Usage) throw;
       table.refuse("recipes", fmt::format("holds '{}': {}", text, error.what()));
     }
-    if (!cell.recipes.back().quantized) table.refuse("recipes", "holds 'none', which every report has anyway");
+    if (cell.recipes.back().is_baseline()) table.refuse("recipes", "holds 'none', which every report has anyway");
   }
   cell.calibrations = table.texts("calibrations").value_or(std::vector<std::string>{});
   for (const std::string& name : cell.calibrations) {
@@ -77,6 +77,11 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
   }
   if (!cell.weights.empty() && !(cell.only_layers.empty() && cell.only_side.empty()))
     table.refuse("weights", "goes with whole caches, not with only-layers or only-side");
+  for (const Recipe& recipe : cell.recipes) {
+    if (recipe.evicts() && !cell.only_side.empty())
+      table.refuse("only-side",
+                   fmt::format("cannot go with '{}', which evicts keys and values together", short_form(recipe)));
+  }
   table.reject_unknown();
   return cell;
 }
@@ -118,6 +123,24 @@ std::string cache_name(const TomlTable& table, const std::string& key) {
   }
 }
 
+/// `prompt` and `judge-from`: with the same defaults as kvq-eval perplexity has for all cells together.
+void read_span(const TomlTable& table, ExperimentConfig& config) {
+  bool needed = false;
+  for (const CellConfig& cell : config.cells) {
+    for (const Recipe& recipe : cell.recipes) needed |= chooses_at_prompt_end(recipe.eviction.rule);
+  }
+  if (table.integer("prompt") && !needed)
+    table.refuse("prompt",
+                 "is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no cell has one");
+  if (needed) config.prompt = whole(table, "prompt", config.seqlen / 2, 1);
+  config.judge_from = whole(table, "judge-from", config.prompt, 0);
+  if (config.prompt >= config.seqlen)
+    table.refuse("prompt", fmt::format("is {}, which leaves nothing of windows of {}", config.prompt, config.seqlen));
+  if (config.judge_from > config.seqlen - 2)
+    table.refuse("judge-from", fmt::format("is {}; windows of {} tokens have predictions 0 to {}", config.judge_from,
+                                           config.seqlen, config.seqlen - 2));
+}
+
 }  // namespace
 
 ExperimentConfig read_experiment(const std::filesystem::path& path) {
@@ -139,15 +162,17 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   if (config.calibrations.empty()) config.calibrations.emplace_back();
   for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
   if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
+  read_span(table, config);
   for (const CalibrationConfig& calibration : config.calibrations) {
     if (calibration.query_heads == "joint") continue;
     for (const CellConfig& cell : config.cells) {
       const bool uses = cell.calibrations.empty() || std::find(cell.calibrations.begin(), cell.calibrations.end(),
                                                                calibration.name) != cell.calibrations.end();
       if (uses && !cell.weights.empty())
-        table.refuse("cell", fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
-                                         "is one number",
-                                         calibration.name, calibration.query_heads));
+        table.refuse("cell",
+                     fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
+                                 "is one number",
+                                 calibration.name, calibration.query_heads));
     }
   }
   const std::set<std::string> known = cache_names(config);

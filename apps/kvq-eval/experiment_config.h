@@ -32,6 +32,8 @@ struct CellConfig {
 struct ExperimentConfig {
   std::string title, question;
   std::int64_t seqlen = 2048, windows = 6;
+  /// What of each window is a prompt (0: no recipe needs one), and from where on it is judged; as kvq-eval perplexity.
+  std::int64_t prompt = 0, judge_from = 0;
   std::vector<CalibrationConfig> calibrations;  ///< at least one
   std::vector<CellConfig> cells;
   std::vector<Claim> claims;

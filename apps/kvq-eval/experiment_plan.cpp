@@ -88,12 +88,16 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
         const auto add = [&](const Recipe& recipe, const std::optional<WeightScheme>& weights) {
           PlannedCell planned{recipe,           weights,        cell.weights, index, text_index,
                               cell.only_layers, cell.only_side, {},           {},    {}};
-          if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          const bool fitted = recipe.quantized || recipe.evicts();
+          if (fitted) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
           if (weights) planned.weights_file = folder / "weights" / calibration.key / (slug(*weights) + ".h5");
           std::string identity =
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
-                          calibration.key, recipe.quantized ? recipe_to_toml(recipe) : "none", text.sha256,
+                          calibration.key, fitted ? recipe_to_toml(recipe) : "none", text.sha256,
                           config.seqlen, config.windows, inputs.cache, cell.only_layers, cell.only_side);
+          // Where all of a window is judged, nothing is said of it.
+          if (chooses_at_prompt_end(recipe.eviction.rule)) identity += fmt::format("prompt {}\n", config.prompt);
+          if (config.judge_from > 0) identity += fmt::format("judge-from {}\n", config.judge_from);
           if (weights) identity += fmt::format("weights {}\n", short_form(*weights));
           planned.result = folder / "cells" / (key_of(identity) + ".json");
           if (known.insert(planned.result).second) plan.cells.push_back(std::move(planned));

@@ -9,6 +9,7 @@
 #include "kvq-eval/weights.h"
 
 #include <kvq/artifacts/quantizer_file.h>
+#include <kvq/artifacts/recipe_toml.h>
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
@@ -18,6 +19,11 @@ namespace kvq::apps {
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
   command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")
+      ->expected(1)
+      ->take_all();
+  command
+      .add_option("--recipe", options.recipes,
+                  "unquantized cache that evicts (none:evict=h2o,budget=25%), which needs no file; repeat for several")
       ->expected(1)
       ->take_all();
   command
@@ -34,8 +40,31 @@ void add_input_options(CLI::App& command, InputOptions& options) {
       ->capture_default_str();
 }
 
+namespace {
+
+std::vector<Recipe> unquantized_recipes(const std::vector<std::string>& texts) {
+  std::vector<Recipe> recipes;
+  for (const std::string& text : texts) {
+    recipes.push_back(resolve_recipe(text));
+    if (recipes.back().quantized) {
+      fail(ErrorKind::Usage,
+           fmt::format("--recipe {}: what quantizes is calibrated first: kvq-fit makes a file of it for --quantizer. "
+                       "Here go recipes of unquantized caches that evict (none:evict=h2o,budget=25%)",
+                       text));
+    }
+    if (!recipes.back().evicts())
+      fail(ErrorKind::Usage, fmt::format("--recipe {}: every report has the unquantized cache anyway", text));
+    if (std::count(recipes.begin(), recipes.end(), recipes.back()) > 1)
+      fail(ErrorKind::Usage, fmt::format("--recipe {} is given twice", text));
+  }
+  return recipes;
+}
+
+}  // namespace
+
 Inputs load_inputs(const InputOptions& options, RunContext& context) {
   Inputs inputs;
+  const std::vector<Recipe> recipes = unquantized_recipes(options.recipes);
   std::vector<QuantizerFile> files;
   for (const auto& path : options.quantizers) files.push_back(read_quantizer(path));
   const std::vector<std::shared_ptr<WeightsReader>> weights = open_weights(options.weights);
@@ -69,6 +98,16 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     make_cache(cache, quantizer, 1);  // what it cannot hold is refused before anything else is said or done
     inputs.quantizers.push_back({name, std::move(quantizer), cache, {}, std::move(source)});
   }
+  const ModelConfig& config = inputs.model->config();
+  for (const Recipe& recipe : recipes) {
+    std::string name = short_form(recipe);
+    while (!names.insert(name).second) name += "'";
+    auto quantizer = std::make_shared<const Quantizer>(Quantizer{recipe, config.kv, config.rope, {}});
+    make_cache(cache, quantizer, 1);
+    VariantSource source{"", sha256_of(recipe_to_toml(recipe)), {}, ""};
+    inputs.quantizers.push_back({name, std::move(quantizer), cache, {}, std::move(source)});
+    inputs.fingerprints.emplace_back();
+  }
   add_weight_rows(options, weights, inputs, context);
   return inputs;
 }
@@ -82,6 +121,9 @@ RunIdentity run_identity(const Tool& tool, const InputOptions& options, const In
   }
   for (std::size_t index = 0; index < options.weights.size(); ++index)
     identity.entries.emplace_back(fmt::format("weights {}", index + 1), sha256_of_file(options.weights[index]));
+  for (std::size_t index = 0; index < options.recipes.size(); ++index)
+    identity.entries.emplace_back(fmt::format("recipe {}", index + 1),
+                                  short_form(resolve_recipe(options.recipes[index])));
   identity.add_settings(tool.resolved_config());
   std::erase_if(identity.entries, [&](const auto& entry) {
     return std::find(harmless.begin(), harmless.end(), entry.first) != harmless.end();

@@ -18,14 +18,16 @@ namespace kvq::apps {
 
 struct InputOptions : ModelArguments {
   std::vector<std::filesystem::path> quantizers, weights;
+  std::vector<std::string> recipes;  ///< of unquantized caches that evict: they need no file
   std::string cache = "simulated";
 };
 
-/// --model, --quantizer, --weights, --cache, --dtype, --bos
+/// --model, --quantizer, --recipe, --weights, --cache, --dtype, --bos
 void add_input_options(CLI::App& command, InputOptions& options);
 
 struct Inputs : LoadedModel {
-  /// The rows of the report behind the unquantized one: quantizers, then what --weights adds.
+  /// The rows of the report behind the unquantized one: quantizers from files, then from recipes, then what --weights
+  /// adds.
   std::vector<NamedQuantizer> quantizers;
   /// Per row: fingerprints of its calibration text.
   std::vector<std::vector<std::uint64_t>> fingerprints;

@@ -25,11 +25,43 @@ namespace {
 struct PerplexityOptions {
   InputOptions inputs;
   std::string text;
-  std::int64_t seqlen = 2048, max_windows = 0;
+  std::int64_t seqlen = 2048, max_windows = 0, prompt = 0, judge_from = 0;
+  bool has_judge_from = false;
   double max_kl = 0.1;
   PartOptions parts;
   std::filesystem::path output;
 };
+
+/// --prompt and --judge-from, or what is usual for the quantizers.
+JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, Log& log) {
+  JudgedSpan span = usual_span(inputs.quantizers, options.seqlen);
+  if (options.prompt > 0) {
+    if (span.prompt == 0)
+      fail(ErrorKind::Usage,
+           "--prompt is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
+           "--quantizer is one");
+    if (options.prompt >= options.seqlen)
+      fail(ErrorKind::Usage,
+           fmt::format("--prompt {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
+    span = {options.prompt, options.prompt};
+  }
+  if (options.has_judge_from) span.from = options.judge_from;
+  if (span.from > options.seqlen - 2)
+    fail(ErrorKind::Usage, fmt::format("--judge-from {}: windows of {} tokens have predictions 0 to {}", span.from,
+                                       options.seqlen, options.seqlen - 2));
+  if (span.prompt > 0 && span.from < span.prompt) {
+    log.warning(
+        fmt::format("--judge-from {}: the first {} judged see the whole prompt also where "
+                    "tokens are evicted at its end; such rows look better than what eviction costs",
+                    span.from, plural(span.prompt - span.from, "prediction")));
+  }
+  if (span.prompt > 0)
+    log.info(fmt::format("the first {} of each window are the prompt", plural(span.prompt, "token")));
+  if (span.from > 0)
+    log.info(fmt::format("judged are predictions that follow the first {} of each window, for all caches",
+                         plural(span.from, "token")));
+  return span;
+}
 
 /// Judging on text that a quantizer was made from flatters it.
 void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, Log& log) {
@@ -86,6 +118,7 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
                                plural(tokens - used, "token")));
   warn_beyond_context(*inputs.model, "--seqlen", options.seqlen, context.log);
   warn_of_overlap(inputs, windows, context.log);
+  const JudgedSpan span = judged_span(options, inputs, context.log);
   if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
 
   std::unique_ptr<WindowJournal> journal;
@@ -95,7 +128,7 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
     journal = std::make_unique<WindowJournal>(folder->journal(), identity, tool.common().force);
   }
   const PerplexityReport report =
-      evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context);
+      evaluate_perplexity(*inputs.model, windows, inputs.quantizers, journal.get(), context, span);
   ReportDocument document;
   document.max_kl = options.max_kl;
   document.evaluations.push_back({report_subject(tool, options.inputs, inputs), report});
@@ -132,11 +165,24 @@ Command perplexity_command(Tool& tool) {
                    "recommend the cheapest cache whose mean KL divergence is at most this, in nats")
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
+  command
+      ->add_option("--prompt", options->prompt,
+                   "tokens of each window that are the prompt, for recipes that evict at its end (default: half)")
+      ->check(whole_number(1, 1 << 30));
+  CLI::Option* judge_from =
+      command
+          ->add_option("--judge-from", options->judge_from,
+                       "judge only what tokens from this position on predict, for all caches alike (default: 0, or "
+                       "--prompt where a recipe evicts at the prompt's end)")
+          ->check(whole_number(0, 1 << 30));
   add_part_options(*command, options->parts);
   command->add_option("-o,--output", options->output,
                       "folder for report.json, .md, .html and .csv; an interrupted run resumes there");
   tool.add_common(*command, {});
-  return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
+  return {command, [&tool, options, judge_from](RunContext& context) {
+            options->has_judge_from = judge_from->count() > 0;
+            run(tool, *options, context);
+          }};
 }
 
 }  // namespace kvq::apps

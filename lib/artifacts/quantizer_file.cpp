@@ -58,6 +58,11 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   return side;
 }
 
+/// An unquantized cache has no tables.
+std::size_t stored_layers(const Quantizer& quantizer) {
+  return quantizer.recipe.quantized ? static_cast<std::size_t>(quantizer.shape.layers) : 0;
+}
+
 bool counts_as_cache(const Recipe& recipe) {
   return recipe.key.range != RangeKind::Window && recipe.value.range != RangeKind::Window;
 }
@@ -66,8 +71,9 @@ bool counts_as_cache(const Recipe& recipe) {
 
 void write_quantizer(const std::filesystem::path& path, const QuantizerFile& file, bool force) {
   const Quantizer& quantizer = file.quantizer;
-  if (!quantizer.recipe.quantized) fail(ErrorKind::Usage, "recipe 'none' quantizes nothing and needs no file");
-  KVQ_ASSERT(quantizer.layers.size() == static_cast<std::size_t>(quantizer.shape.layers));
+  if (quantizer.recipe.is_baseline())
+    fail(ErrorKind::Usage, "recipe 'none' quantizes nothing, evicts nothing and needs no file");
+  KVQ_ASSERT(quantizer.layers.size() == stored_layers(quantizer));
   AtomicFile target(path, force);
   h5::File output = h5::File::create(target.temporary(), path.string());
   {
@@ -85,8 +91,8 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
     }
     root.write("fingerprints", {file.fingerprints.size()}, std::span(file.fingerprints));
     const h5::Group layers = root.create_group("layers");
-    for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
-      const h5::Group group = layers.create_group(schema::layer_name(layer));
+    for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
+      const h5::Group group = layers.create_group(schema::layer_name(static_cast<int>(layer)));
       for (Side side : kSides) {
         const SideQuantizer& tensor = quantizer.layers[layer].side(side);
         KVQ_ASSERT(tensor.recipe == quantizer.recipe.side(side));
@@ -113,7 +119,8 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     if (error.kind() != ErrorKind::Usage) throw;
     root.damaged("recipe_toml", fmt::format("attribute: {}", error.what()));
   }
-  if (!quantizer.recipe.quantized) root.damaged("recipe_toml", "attribute says that nothing is quantized");
+  if (quantizer.recipe.is_baseline())
+    root.damaged("recipe_toml", "attribute says that nothing is quantized and nothing evicted");
   try {
     check_shape(quantizer.recipe, quantizer.shape.kv_heads, quantizer.shape.head_dim);
   } catch (const Error& error) {
@@ -123,8 +130,8 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
   if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end()))
     root.damaged("fingerprints", "is not sorted");
   const h5::Group layers = root.open_group("layers");
-  for (int layer = 0; layer < quantizer.shape.layers; ++layer) {
-    const h5::Group group = layers.open_group(schema::layer_name(layer));
+  for (std::size_t layer = 0; layer < stored_layers(quantizer); ++layer) {
+    const h5::Group group = layers.open_group(schema::layer_name(static_cast<int>(layer)));
     LayerQuantizer tensors;
     for (Side side : kSides) {
       tensors.side(side) = read_side(group.open_group(side_name(side)), quantizer.shape, quantizer.recipe.side(side));

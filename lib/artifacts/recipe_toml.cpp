@@ -6,6 +6,7 @@
 
 #include <kvq/config/toml_table.h>
 #include <kvq/core/error.h>
+#include <kvq/quant/eviction_words.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
@@ -58,6 +59,26 @@ std::string side_to_toml(Side which, const SideRecipe& side) {
   if (side.recent != 0) text += fmt::format("recent = {}\n", side.recent);
   if (side.flush != 0) text += fmt::format("flush = {}\n", side.flush);
   return text + rounding_to_toml(which, side);
+}
+
+/// All that the rule knows.
+std::string eviction_to_toml(const EvictionRecipe& eviction) {
+  if (eviction.rule == EvictionRule::None) return "";
+  std::string text = fmt::format("\n[eviction]\nrule = \"{}\"\n", word_of(kEvictionWords, eviction.rule));
+  text += eviction.tokens != 0 ? fmt::format("budget = {}\n", eviction.tokens)
+                               : fmt::format("budget = {}\n", toml_float(eviction.share));
+  if (eviction.rule == EvictionRule::FirstRecent) {
+    text += fmt::format("first = {}\n", eviction.first);
+    text += fmt::format("positions = \"{}\"\n", word_of(kPositionWords, eviction.cache_positions));
+  }
+  if (eviction.rule == EvictionRule::H2o) text += fmt::format("heavy = {}\n", toml_float(eviction.heavy));
+  if (chooses_at_prompt_end(eviction.rule)) {
+    text += fmt::format("observe = {}\n", eviction.observe);
+    text += fmt::format("pool = \"{}\"\n", word_of(kPoolingWords, eviction.pooling));
+    text += fmt::format("kernel = {}\n", eviction.kernel);
+  }
+  if (eviction.rule == EvictionRule::PyramidKv) text += fmt::format("beta = {}\n", toml_float(eviction.beta));
+  return text;
 }
 
 template <class Enum, std::size_t kCount>
@@ -150,27 +171,68 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   return side;
 }
 
-Recipe from_table(const TomlTable& table, const std::string& origin) {
-  Recipe recipe;
-  recipe.quantized = table.flag("quantized").value_or(true);
-  if (const auto sinks = table.integer("sinks")) recipe.sinks = small_integer(table, "sinks", *sinks);
-  const std::optional<TomlTable> key = table.table("key"), value = table.table("value");
-  table.reject_unknown();
-  if (!recipe.quantized) {
-    if (table.integer("sinks")) table.refuse("sinks", "keeps tokens exact, but quantized is false: all are");
-    if (key) table.refuse("key", "says how to quantize, but quantized is false");
-    if (value) table.refuse("value", "says how to quantize, but quantized is false");
-    return parse_recipe("none");
+/// budget = 512: tokens; budget = 0.25: a share of them.
+void read_budget(const TomlTable& table, EvictionRecipe& eviction) {
+  const std::optional<double> budget = table.number("budget");
+  if (!budget) table.refuse("budget", "is missing: tokens (512) or a share of them (0.25)");
+  if (*budget > 1.0 && *budget != std::floor(*budget))
+    table.refuse("budget", fmt::format("is {}; a number of tokens (512) or a share up to 1.0 (0.25) is needed", *budget));
+  if (table.is_integer("budget")) {
+    eviction.tokens = small_integer(table, "budget", *table.integer("budget"));
+    if (eviction.tokens < 1) table.refuse("budget", fmt::format("is {}; one token at least is needed", eviction.tokens));
+  } else {
+    eviction.share = *budget;
   }
-  if (!key) table.refuse("key", "is missing: a table [key] says how keys are quantized");
-  if (!value) table.refuse("value", "is missing: a table [value] says how values are quantized");
-  recipe.key = side_from_toml(*key, Side::Key);
-  recipe.value = side_from_toml(*value, Side::Value);
+}
+
+EvictionRecipe eviction_from_toml(const TomlTable& table) {
+  EvictionRecipe eviction;
+  if (!table.text("rule")) table.refuse("rule", fmt::format("is missing; known: {}", list_words(kEvictionWords)));
+  read_word(table, "rule", kEvictionWords, eviction.rule);
+  eviction = usual_eviction(eviction.rule);
+  read_budget(table, eviction);
+  read_count(table, "first", eviction.first);
+  read_word(table, "positions", kPositionWords, eviction.cache_positions);
+  eviction.heavy = table.number("heavy").value_or(eviction.heavy);
+  read_count(table, "observe", eviction.observe);
+  read_word(table, "pool", kPoolingWords, eviction.pooling);
+  read_count(table, "kernel", eviction.kernel);
+  eviction.beta = table.number("beta").value_or(eviction.beta);
+  table.reject_unknown();
+  return eviction;
+}
+
+void check(const Recipe& recipe, const std::string& origin) {
   try {
     validate(recipe);
   } catch (const Error& error) {
     fail(error.kind(), fmt::format("{}: {}", origin, error.what()));
   }
+}
+
+Recipe from_table(const TomlTable& table, const std::string& origin) {
+  Recipe recipe;
+  recipe.quantized = table.flag("quantized").value_or(true);
+  if (const auto sinks = table.integer("sinks")) recipe.sinks = small_integer(table, "sinks", *sinks);
+  const std::optional<TomlTable> key = table.table("key"), value = table.table("value"),
+                                 eviction = table.table("eviction");
+  table.reject_unknown();
+  if (eviction) recipe.eviction = eviction_from_toml(*eviction);
+  if (!recipe.quantized) {
+    if (table.integer("sinks")) table.refuse("sinks", "keeps tokens exact, but quantized is false: all are");
+    if (key) table.refuse("key", "says how to quantize, but quantized is false");
+    if (value) table.refuse("value", "says how to quantize, but quantized is false");
+    const EvictionRecipe evicted = recipe.eviction;
+    recipe = parse_recipe("none");
+    recipe.eviction = evicted;
+    check(recipe, origin);
+    return recipe;
+  }
+  if (!key) table.refuse("key", "is missing: a table [key] says how keys are quantized");
+  if (!value) table.refuse("value", "is missing: a table [value] says how values are quantized");
+  recipe.key = side_from_toml(*key, Side::Key);
+  recipe.value = side_from_toml(*value, Side::Value);
+  check(recipe, origin);
   return recipe;
 }
 
@@ -178,9 +240,10 @@ Recipe from_table(const TomlTable& table, const std::string& origin) {
 
 std::string recipe_to_toml(const Recipe& recipe) {
   const std::string title = fmt::format("# {}\n", short_form(recipe));
-  if (!recipe.quantized) return title + "quantized = false\n";
+  const std::string eviction = eviction_to_toml(recipe.eviction);
+  if (!recipe.quantized) return title + "quantized = false\n" + eviction;
   return title + fmt::format("sinks = {}\n", recipe.sinks) + side_to_toml(Side::Key, recipe.key) +
-         side_to_toml(Side::Value, recipe.value);
+         side_to_toml(Side::Value, recipe.value) + eviction;
 }
 
 Recipe recipe_from_toml(const std::string& toml, const std::string& origin) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <kvq/cache/cache_checks.h>
+#include <kvq/cache/eviction.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/linear.h>
@@ -60,13 +61,15 @@ struct SimulatedCache::Tokens {
   Grown settled;       ///< as they stay
   at::Tensor waiting;  ///< fp32, before RoPE if that is where they are quantized: tokens that are still exact
   at::Tensor exact;    ///< the same as attention takes them
-  std::vector<std::uint32_t> outliers;  ///< exact values per token, 0 for sinks and what is not settled
+  /// Exact values per token, 0 for sinks and what is not settled; with eviction `[tokens, kept_lists()]`.
+  std::vector<std::uint32_t> outliers;
 };
 
 struct SimulatedCache::Layer {
   std::vector<SideSimulator> simulators;  ///< by Side; none for an unquantized recipe
   std::int64_t length = 0;                ///< tokens so far
   Tokens tokens[2];                       ///< by Side
+  std::unique_ptr<LayerEviction> eviction;  ///< null: all tokens are kept
 };
 
 SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
@@ -78,7 +81,17 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
     }
   }
   layers_.resize(static_cast<std::size_t>(quantizer_->shape.layers));
-  if (!quantizer_->recipe.quantized) return;
+  const Recipe& recipe = quantizer_->recipe;
+  validate_eviction(recipe.eviction);
+  if (recipe.evicts() && parts_.side) {
+    fail(ErrorKind::Usage, fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache",
+                                       short_form(recipe)));
+  }
+  for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
+    if (parts_.has(static_cast<int>(layer), Side::Key))
+      layers_[layer].eviction = make_eviction(*quantizer_, static_cast<int>(layer), threads_, rope_, prompt_);
+  }
+  if (!recipe.quantized) return;
   check_shape(quantizer_->recipe, quantizer_->shape.kv_heads, quantizer_->shape.head_dim);
   if (quantizer_->layers.size() != layers_.size()) {
     fail(ErrorKind::Mismatch,
@@ -104,9 +117,10 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
   const SideSimulator& simulator = layers_[static_cast<std::size_t>(layer)].simulators[static_cast<std::size_t>(side)];
   const std::span<float> values = writable_numbers(x);
   const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * x.size(1) * x.size(2)));
+  const std::int64_t lists = kept_lists(*quantizer_);
   const std::span<std::uint32_t> outliers =
       std::span(tokens.outliers)
-          .subspan(static_cast<std::size_t>(first + sinks), static_cast<std::size_t>(x.size(0) - sinks));
+          .subspan(static_cast<std::size_t>((first + sinks) * lists), static_cast<std::size_t>((x.size(0) - sinks) * lists));
   std::int64_t token = first;  // of the first value in the call below that may throw
   try {
     if (!rounded) simulator.round_exact(exact);
@@ -137,7 +151,7 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
                      input.first_position));
   }
   const std::int64_t length = input.first_position + x.size(0);
-  tokens.outliers.resize(static_cast<std::size_t>(length));
+  tokens.outliers.resize(static_cast<std::size_t>(length * kept_lists(*quantizer_)));
   const ExactWindow window = window_of(input.layer, side);
   const std::int64_t first = tokens.settled.length, settled = window.settled(length);
   const std::int64_t sinks = std::clamp<std::int64_t>(window.sinks - first, 0, settled - first);
@@ -178,6 +192,11 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
   const auto dtype = input.query.scalar_type();
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
+  if (layer.eviction) {
+    return layer.eviction
+        ->attend({input.first_position, query, input.query, keys.settled.all(), values.settled.all(), input.bf16})
+        .to(dtype);
+  }
   const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
   if (!windows[0].waits() && !windows[1].waits())
     return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position).to(dtype);
@@ -197,8 +216,15 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
 void SimulatedCache::reset() {
   for (Layer& layer : layers_) {
     layer.length = 0;
+    if (layer.eviction) layer.eviction->reset();
     for (Tokens& tokens : layer.tokens) tokens = {};
   }
+}
+
+KeptTokens SimulatedCache::kept(int layer) const {
+  const Layer& one = layers_.at(static_cast<std::size_t>(layer));
+  KVQ_ASSERT(one.eviction);
+  return one.eviction->kept();
 }
 
 std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layers_.back().length; }
@@ -206,14 +232,18 @@ std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layer
 Footprint SimulatedCache::footprint() const {
   KVQ_ASSERT(parts_.all());
   const std::int64_t length = tokens();
+  const bool evicts = quantizer_->recipe.evicts();
+  std::vector<KeptTokens> kept;
   std::vector<std::uint32_t> outliers[2];
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
+    if (evicts) kept.push_back(layer.eviction->kept());
     for (const int side : {0, 1}) {
       const std::vector<std::uint32_t>& counts = layer.tokens[side].outliers;
       outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
     }
   }
+  if (evicts) return kept_footprint(*quantizer_, length, kept, {outliers[0], outliers[1]});
   return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]});
 }
 

@@ -5,15 +5,20 @@
 // Tokens that wait to be quantized (recent, flush, groups of tokens) are held as exact tokens are, fp16 of x ·
 // 2^-exponent, and quantized from that, as a cache with no other copy must. Every query sees what the cache held once
 // its own token was appended: a token that this fills a group with is quantized for it, too.
+//
+// Recipes that evict (eviction.h) attend over the tokens that are kept. All tokens stay in memory for the simulation;
+// what is counted is what is kept.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include <kvq/cache/kv_cache.h>
 #include <kvq/model/rope.h>
+#include <kvq/quant/eviction_footprint.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_simulator.h>
@@ -26,13 +31,18 @@ class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other, Usage for shapes that its recipe cannot have. An
   /// unquantized recipe keeps everything as it is. `parts`: quantize these only; then there is no footprint() to ask
-  /// for. Throws Usage for a layer that the quantizer does not have.
+  /// for. Throws Usage for a layer that the quantizer does not have, and for one side of a recipe that evicts.
   SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts = {});
   ~SimulatedCache() override;
   /// Throws Numeric naming layer, side, token and channel for NaN/Inf and for exact values that overflow; Usage when
   /// range=window gets a window in more than one call; Mismatch for tensors of another shape than the quantizer's.
   at::Tensor attend(const AttentionInput& input) override;
   void reset() override;
+  /// Needed where the recipe chooses at the end of the prompt: attend() throws Usage without it.
+  void set_prompt(std::int64_t tokens) override { prompt_ = tokens; }
+
+  /// Positions that a layer keeps now, ascending, one list per kv head or a single one; for recipes that evict.
+  KeptTokens kept(int layer) const;
 
   /// What a packed cache with the present content occupies. All layers must have seen the same tokens.
   Footprint footprint() const;
@@ -52,6 +62,7 @@ class SimulatedCache final : public KvCache {
   int threads_;
   CacheParts parts_;
   RopeTable rope_;
+  std::optional<std::int64_t> prompt_;
   std::vector<Layer> layers_;
 };
 

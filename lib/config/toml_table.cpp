@@ -77,6 +77,11 @@ std::optional<double> TomlTable::number(const std::string& key) const {
   return value;
 }
 
+bool TomlTable::is_integer(const std::string& key) const {
+  const toml::node* node = impl_->table->get(key);
+  return node && node->is_integer();
+}
+
 std::optional<bool> TomlTable::flag(const std::string& key) const {
   const toml::node* node = impl_->find(key);
   if (!node) return std::nullopt;

@@ -24,6 +24,8 @@ class TomlTable {
   std::optional<std::string> text(const std::string& key) const;
   std::optional<std::int64_t> integer(const std::string& key) const;
   std::optional<double> number(const std::string& key) const;  ///< an integer will do; finite
+  /// Whether it is there and written without a point: 1, not 1.0. Does not count as asked for.
+  bool is_integer(const std::string& key) const;
   std::optional<bool> flag(const std::string& key) const;
   std::optional<TomlTable> table(const std::string& key) const;
   /// An array of strings, not empty; a single string is one of them.

@@ -12,8 +12,9 @@
 namespace kvq {
 
 std::vector<WindowComparison> compare_window(Model& model, const std::vector<at::Tensor>& hidden,
-                                             const std::vector<std::int32_t>& ids) {
-  const auto predictions = static_cast<std::int64_t>(ids.size()) - 1;
+                                             const std::vector<std::int32_t>& ids, std::int64_t first) {
+  const auto end = static_cast<std::int64_t>(ids.size()) - 1, predictions = end - first;
+  KVQ_ASSERT(first >= 0 && predictions > 0);
   std::vector<WindowComparison> result(hidden.size());
   std::vector<double> nll_sum(hidden.size(), 0.0);
   for (WindowComparison& comparison : result) {
@@ -21,8 +22,8 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
     comparison.token_nll.reserve(predictions);
   }
 
-  for (std::int64_t begin = 0; begin < predictions; begin += kLogitChunk) {
-    const std::int64_t count = std::min(kLogitChunk, predictions - begin);
+  for (std::int64_t begin = first; begin < end; begin += kLogitChunk) {
+    const std::int64_t count = std::min(kLogitChunk, end - begin);
     at::Tensor base;
     std::vector<double> base_lse(count), lse(count), kl(count);
     std::vector<std::int64_t> base_top(count), top(count);

@@ -10,7 +10,7 @@
 
 namespace kvq {
 
-/// One variant over one window's ids.size() - 1 predicted tokens.
+/// One variant over a window's judged predictions: ids.size() - 1 less those before the first one.
 struct WindowComparison {
   double nll = 0;                     ///< mean, nats
   std::vector<float> kl;              ///< KL(unquantized ‖ variant) of every predicted token, nats, >= 0
@@ -19,9 +19,9 @@ struct WindowComparison {
 };
 
 /// `hidden[0]` is the unquantized model's, the others are compared with it; each `[tokens, hidden]` fp32, before the
-/// final norm. The unquantized head runs once. Memory: a few [kLogitChunk, vocab] tensors. Throws Numeric when a loss
-/// is not finite.
+/// final norm. Judged are predictions from `first` on, 0 being that of the second token. The unquantized head runs
+/// once. Memory: a few [kLogitChunk, vocab] tensors. Throws Numeric when a loss is not finite.
 std::vector<WindowComparison> compare_window(Model& model, const std::vector<at::Tensor>& hidden,
-                                             const std::vector<std::int32_t>& ids);
+                                             const std::vector<std::int32_t>& ids, std::int64_t first = 0);
 
 }  // namespace kvq

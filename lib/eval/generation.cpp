@@ -9,6 +9,7 @@ std::vector<std::int32_t> greedy_continuation(Model& model, const Tokenizer& tok
                                               int new_tokens, RunContext& context) {
   std::vector<std::int32_t> generated, input = prompt;
   std::int64_t position = 0;
+  cache.set_prompt(static_cast<std::int64_t>(prompt.size()));
   for (int step = 0; step < new_tokens; ++step) {
     at::Tensor hidden = model.embed(input);
     for (int layer = 0; layer < model.config().kv.layers; ++layer) {

@@ -1,5 +1,6 @@
 #include <kvq/eval/perplexity.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -46,7 +47,7 @@ struct Variants {
 };
 
 std::vector<WindowRecord> run_window(Model& model, const Window& window, const std::vector<NamedQuantizer>& quantizers,
-                                     Variants& variants, RunContext& context) {
+                                     Variants& variants, const JudgedSpan& span, RunContext& context) {
   const KvShape& shape = model.config().kv;
   std::vector<WindowRecord> records(variants.size());
   std::vector<at::Tensor> hidden(variants.size(), model.embed(window.ids));
@@ -66,7 +67,7 @@ std::vector<WindowRecord> run_window(Model& model, const Window& window, const s
       records[variant].seconds += seconds_since(start);
     }
   }
-  std::vector<WindowComparison> comparisons = compare_window(model, hidden, window.ids);
+  std::vector<WindowComparison> comparisons = compare_window(model, hidden, window.ids, span.from);
   const auto tokens = static_cast<std::int64_t>(window.ids.size());
   for (std::size_t variant = 0; variant < variants.size(); ++variant) {
     records[variant].comparison = std::move(comparisons[variant]);
@@ -88,14 +89,16 @@ struct Gathered {
   double cache_bytes = 0, seconds = 0;
   std::vector<double> position_nll, position_kl;  ///< sums over windows
 
+  /// Comparisons begin at the first edge.
   void add_positions(const WindowComparison& comparison, const std::vector<std::int64_t>& edges) {
     position_nll.resize(edges.size() - 1);
     position_kl.resize(edges.size() - 1);
     for (std::size_t interval = 0; interval + 1 < edges.size(); ++interval) {
       for (auto token = static_cast<std::size_t>(edges[interval]);
            token < static_cast<std::size_t>(edges[interval + 1]); ++token) {
-        position_nll[interval] += comparison.token_nll[token];
-        position_kl[interval] += comparison.kl[token];
+        const std::size_t judged = token - static_cast<std::size_t>(edges.front());
+        position_nll[interval] += comparison.token_nll[judged];
+        position_kl[interval] += comparison.kl[judged];
       }
     }
   }
@@ -170,9 +173,17 @@ void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const 
   }
 }
 
-std::vector<std::int64_t> position_edges_of(std::int64_t predictions) {
-  std::vector<std::int64_t> edges = {0};
-  for (double edge = 1; edge < static_cast<double>(predictions); edge *= std::sqrt(2.0)) {
+JudgedSpan usual_span(const std::vector<NamedQuantizer>& quantizers, std::int64_t seqlen) {
+  const bool needed = std::any_of(quantizers.begin(), quantizers.end(), [](const NamedQuantizer& named) {
+    return chooses_at_prompt_end(named.quantizer->recipe.eviction.rule);
+  });
+  return needed ? JudgedSpan{seqlen / 2, seqlen / 2} : JudgedSpan{};
+}
+
+std::vector<std::int64_t> position_edges_of(std::int64_t predictions, std::int64_t first) {
+  std::vector<std::int64_t> edges = {first};
+  const double step = first == 0 ? std::sqrt(2.0) : std::pow(2.0, 0.125);
+  for (double edge = 1; edge < static_cast<double>(predictions); edge *= step) {
     const auto whole = static_cast<std::int64_t>(std::llround(edge));
     if (whole > edges.back() && whole < predictions) edges.push_back(whole);
   }
@@ -182,7 +193,7 @@ std::vector<std::int64_t> position_edges_of(std::int64_t predictions) {
 
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
-                                     RunContext& context) {
+                                     RunContext& context, const JudgedSpan& span) {
   KVQ_ASSERT(!windows.empty() && windows.front().ids.size() >= 2);
   const auto start = Clock::now();
   const c10::InferenceMode no_gradients;
@@ -190,7 +201,11 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
   PerplexityReport report;
   report.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
   report.windows = static_cast<std::int64_t>(windows.size());
-  report.position_edges = position_edges_of(report.seqlen - 1);
+  report.span = span;
+  report.position_edges = position_edges_of(report.seqlen - 1, span.from);
+  for (const auto& cache : variants.quantized) {
+    if (span.prompt > 0) cache->set_prompt(span.prompt);
+  }
 
   const std::int64_t steps_per_window = static_cast<std::int64_t>(variants.size()) * model.config().kv.layers;
   std::vector<Gathered> gathered(variants.size());
@@ -212,7 +227,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       fmt::format("{} × {}, layers", plural(missing.size(), "window"), plural(variants.size(), "cache")),
       steps_per_window * static_cast<std::int64_t>(missing.size()));
   for (const std::int64_t window : missing) {
-    records[window] = run_window(model, windows[window], quantizers, variants, context);
+    records[window] = run_window(model, windows[window], quantizers, variants, span, context);
     if (journal) journal->store(window, records[window]);
   }
   context.progress.end();

@@ -74,8 +74,20 @@ struct VariantResult {
   std::vector<LayerDistribution> layers;          ///< `[layers]`, or empty
 };
 
+/// What of each window counts.
+struct JudgedSpan {
+  /// Tokens of a window that are its prompt, for recipes that evict at a prompt's end.
+  std::int64_t prompt = 0;
+  /// First judged prediction, 0 being that of the window's second token: the token at this position makes it.
+  std::int64_t from = 0;
+};
+
+/// Half the window as prompt where a quantizer chooses at its end, and then only what comes after it is judged.
+JudgedSpan usual_span(const std::vector<NamedQuantizer>& quantizers, std::int64_t seqlen);
+
 struct PerplexityReport {
   std::int64_t seqlen = 0, windows = 0;
+  JudgedSpan span;                     ///< prompt: 0 where no cache needs one
   std::int64_t resumed = 0;            ///< windows taken from the journal
   std::vector<VariantResult> results;  ///< the unquantized baseline first, named `none`
   double seconds = 0;
@@ -87,14 +99,14 @@ struct PerplexityReport {
 /// model's: a cache rotates keys as its quantizer says.
 void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name);
 
-/// Half octaves from 0 to `predictions`: a context matters by its order of magnitude.
-std::vector<std::int64_t> position_edges_of(std::int64_t predictions);
+/// Half octaves from 0 to `predictions`: a context matters by its order of magnitude. From another `first` on eighths.
+std::vector<std::int64_t> position_edges_of(std::int64_t predictions, std::int64_t first = 0);
 
-/// `journal` may be null: then nothing is kept. All windows have the same length >= 2. Throws Numeric (layer,
-/// tensor, position) and what check_belongs throws.
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2, of which `span` is a part.
+/// Throws Numeric (layer, tensor, position) and what check_belongs throws.
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
-                                     RunContext& context);
+                                     RunContext& context, const JudgedSpan& span = {});
 
 /// The cheapest variant (counted bits) whose mean KL is at most `max_kl`; nullptr when none is. Oracles, the
 /// baseline, rows with quantized weights and whatever is no smaller than the baseline are left out.

@@ -47,6 +47,15 @@ std::string percent(double share) { return fmt::format("{:g} %", std::round(shar
 
 }  // namespace
 
+std::string judged_text(const PerplexityReport& report) {
+  std::string text = plural(report.seqlen - 1 - report.span.from, "predicted token") + " each";
+  if (report.span.from > 0) text += fmt::format(", those that follow the first {}", plural(report.span.from, "token"));
+  if (report.span.prompt > 0)
+    text += fmt::format("; the first {} are the prompt for caches that evict at its end",
+                        plural(report.span.prompt, "token"));
+  return text;
+}
+
 Table perplexity_table(const PerplexityReport& report) {
   Table table;
   table.header = {"cache", "bits", "counted", "at 32K", "MB", "ppl", "ΔNLL", "±", "KL", "KL p99", "top-1 %", "time"};
@@ -119,8 +128,8 @@ std::string answer(const PerplexityReport& report, double max_kl) {
 
 std::string perplexity_markdown(const ReportSubject& subject, const PerplexityReport& report, double max_kl) {
   std::string text = head("What a quantized KV cache costs", subject);
-  text += fmt::format("{} of {}, {} each.\n\n", plural(report.windows, "window"), plural(report.seqlen, "token"),
-                      plural(report.seqlen - 1, "predicted token"));
+  text += fmt::format("{} of {}, {}.\n\n", plural(report.windows, "window"), plural(report.seqlen, "token"),
+                      judged_text(report));
   text += to_markdown(perplexity_table(report));
   text +=
       "\n- *bits*: nominal bits of the codes; *counted*: all that the cache occupies (codes, ranges, outliers, "
@@ -134,6 +143,9 @@ std::string perplexity_markdown(const ReportSubject& subject, const PerplexityRe
       "over tokens; *top-1*: how often the most likely token is the same.\n"
       "- *time*: transformer layers of this pass relative to the unquantized pass (simulated caches quantize and "
       "dequantize).\n"
+      "- Caches that evict (`evict=`) are counted by what they hold at the window's end; where they choose at the end "
+      "of "
+      "a prompt, at 32K a prompt of that length has just been read.\n"
       "- *oracle*: a range taken from the evaluated window itself; it bounds what a method could do and is no cache; "
       "*part*: "
       "only the named layers or sides are quantized.\n";

@@ -89,6 +89,8 @@ Table task_numbers(const TaskReport& report);
 std::string document_html(const ReportDocument& document);
 
 Table perplexity_table(const PerplexityReport& report);
+/// How many predictions of each window were judged, and which: "2047 predicted tokens each".
+std::string judged_text(const PerplexityReport& report);
 /// Every claim on every text that has both caches.
 Table claims_table(const ReportDocument& document);
 /// One line: the cheapest recipe whose mean KL stays within `max_kl`, or which came closest.

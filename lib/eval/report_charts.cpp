@@ -49,6 +49,9 @@ void even(HeatMap& map) {
 }  // namespace
 
 std::string recipe_family(const std::string& name) {
+  const std::string budget = ",budget=";
+  if (const auto at = name.find(budget); at != std::string::npos && name.find("evict=") != std::string::npos)
+    return std::string(name).erase(at, name.find_first_of(",/ ", at + 1) - at);
   std::string family;
   for (std::size_t at = 0; at < name.size(); ++at) {
     const bool word_begins = at == 0 || name[at - 1] == '=' || name[at - 1] == '/';
@@ -126,8 +129,8 @@ Chart by_position(const PerplexityReport& report, PerPosition what) {
         series.points.push_back({std::sqrt(first * last), values[interval], std::nullopt, ""});
     }
     if (!values.empty())
-      chart.text +=
-          fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(), 1, values.back());
+      chart.text += fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(),
+                                report.position_edges.front() + 1, values.back());
     chart.series.push_back(std::move(series));
   }
   return chart;

@@ -10,7 +10,8 @@
 
 namespace kvq {
 
-/// A recipe without its bits ("nuqB-1%"): what one curve of a rate–distortion chart holds.
+/// A recipe without its bits ("nuqB-1%"), or with its bits but without its budget where tokens are evicted: what one
+/// curve of a rate–distortion chart holds.
 std::string recipe_family(const std::string& name);
 
 enum class Damage { Kl, DeltaNll };

@@ -17,11 +17,16 @@ std::string number(std::int64_t value) { return fmt::format("{}", value); }
 
 Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
   Table table;
-  table.header = {"model",       "text",         "seqlen",        "windows",      "name",         "cache",
-                  "calibration", "layers",       "side",          "bits_nominal", "bits_counted", "bits_counted_32k",
-                  "cache_bytes", "table_bytes",  "nll",           "ppl",          "delta_nll",    "delta_nll_se",
-                  "kl_mean",     "kl_mean_se",   "kl_p99",        "top1",         "seconds",      "sha256",
-                  "weights",     "weights_bits", "weights_sha256"};
+  table.header = {"model",        "text",         "seqlen",
+                  "windows",      "name",         "cache",
+                  "calibration",  "layers",       "side",
+                  "bits_nominal", "bits_counted", "bits_counted_32k",
+                  "cache_bytes",  "table_bytes",  "nll",
+                  "ppl",          "delta_nll",    "delta_nll_se",
+                  "kl_mean",      "kl_mean_se",   "kl_p99",
+                  "top1",         "seconds",      "sha256",
+                  "weights",      "weights_bits", "weights_sha256",
+                  "prompt",       "judge_from"};
   for (const Evaluation& evaluation : evaluations) {
     for (const VariantResult& result : evaluation.report.results) {
       std::string layers;
@@ -53,7 +58,9 @@ Table perplexity_numbers(const std::vector<Evaluation>& evaluations) {
                             result.source.sha256,
                             result.weights.name,
                             result.weights.used() ? number(result.weights.bits_counted) : "",
-                            result.weights.sha256});
+                            result.weights.sha256,
+                            evaluation.report.span.prompt > 0 ? number(evaluation.report.span.prompt) : "",
+                            number(evaluation.report.span.from)});
     }
   }
   return table;

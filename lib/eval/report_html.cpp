@@ -119,9 +119,8 @@ std::string evaluation_section(const Evaluation& evaluation, double max_kl, bool
   std::string html =
       fmt::format("<h2>{}</h2>\n", several ? escape_html("On " + evaluation.subject.text) : "What it costs");
   if (several) html += paragraph(answer(report, max_kl), "answer");
-  html += paragraph(fmt::format("Text {}: {} windows of {} tokens, {} predicted tokens each; {} tokens in all.",
-                                evaluation.subject.text, report.windows, report.seqlen, report.seqlen - 1,
-                                evaluation.subject.text_tokens),
+  html += paragraph(fmt::format("Text {}: {} windows of {} tokens, {}; {} tokens in all.", evaluation.subject.text,
+                                report.windows, report.seqlen, judged_text(report), evaluation.subject.text_tokens),
                     "about");
   html += tables(report);
   if (!several) html += paragraph(recommendation(report, max_kl));

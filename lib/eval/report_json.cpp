@@ -136,6 +136,8 @@ OrderedJson perplexity_object(const ReportSubject& subject, const PerplexityRepo
   json["tokens"] = subject.text_tokens;
   json["seqlen"] = report.seqlen;
   json["windows"] = report.windows;
+  json["prompt"] = report.span.prompt > 0 ? Json(report.span.prompt) : Json(nullptr);
+  json["judge_from"] = report.span.from;
   json["position_edges"] = report.position_edges;
   json["results"] = OrderedJson::array();
   for (const VariantResult& result : report.results) json["results"].push_back(row_json(result));

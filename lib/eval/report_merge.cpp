@@ -45,6 +45,9 @@ void check_same(const Pair& pair, const Evaluation& a, const Evaluation& b) {
   pair.same_file("the text", a.subject.text, a.subject.text_sha256, b.subject.text, b.subject.text_sha256);
   pair.same("the window length (--seqlen)", a.report.seqlen, b.report.seqlen);
   pair.same("the number of windows (--max-windows)", a.report.windows, b.report.windows);
+  pair.same("the first judged position (--judge-from)", a.report.span.from, b.report.span.from);
+  if (a.report.span.prompt > 0 && b.report.span.prompt > 0)
+    pair.same("the length of prompts (--prompt)", a.report.span.prompt, b.report.span.prompt);
   if (a.report.position_edges != b.report.position_edges)
     pair.same("the intervals of positions (position_edges)", fmt::format("{}", fmt::join(a.report.position_edges, " ")),
               fmt::format("{}", fmt::join(b.report.position_edges, " ")));
@@ -84,6 +87,7 @@ void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::s
     into.results.push_back(std::move(row));
   }
   into.seconds += from.seconds;
+  into.span.prompt = std::max(into.span.prompt, from.span.prompt);  // 0: none of its caches needs one
 }
 
 void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& first, const PasskeyEvaluation& from,

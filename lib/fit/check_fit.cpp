@@ -77,8 +77,10 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
                const std::vector<Recipe>& recipes) {
   if (thresholds != nullptr) check_origin(calibration, *thresholds);
   for (const Recipe& recipe : recipes) {
-    if (!recipe.quantized) fail(ErrorKind::Usage, "recipe none is the unquantized baseline: there is nothing to fit");
+    if (recipe.is_baseline())
+      fail(ErrorKind::Usage, "recipe none is the unquantized baseline: there is nothing to fit");
     validate(recipe);
+    if (!recipe.quantized) continue;  // nothing to fit, but a file says what is evicted
     check_shape(recipe, calibration.header().shape.kv_heads, calibration.header().shape.head_dim);
     if (recipe.sinks >= calibration.header().seqlen) {
       fail(ErrorKind::Usage,

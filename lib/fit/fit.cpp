@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <tuple>
@@ -62,17 +63,15 @@ SideFitter::Result fit_side(SideFitter& fitter, const Recipe& recipe, Side side,
   }
 }
 
-}  // namespace
-
-std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
-                                      const std::vector<Recipe>& recipes, RunContext& context,
-                                      std::vector<FitReport>* reports) {
-  check_fit(calibration, thresholds, recipes);
+/// `recipes`: all different, all quantizing.
+std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
+                               const std::vector<Recipe>& recipes, RunContext& context,
+                               std::vector<FitReport>& found) {
   const CalibrationHeader& header = calibration.header();
   std::vector<Quantizer> quantizers;
   for (const Recipe& recipe : recipes)
     quantizers.push_back({recipe, header.shape, header.rope, std::vector<LayerQuantizer>(header.shape.layers)});
-  std::vector<FitReport> found(recipes.size());
+  found.assign(recipes.size(), {});
 
   SideFitter fitter(context.threads);
   context.progress.begin("fit, layer", header.shape.layers);
@@ -119,7 +118,38 @@ std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, cons
     context.progress.advance(1);
   }
   context.progress.end();
-  if (reports != nullptr) *reports = std::move(found);
+  return quantizers;
+}
+
+}  // namespace
+
+std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
+                                      const std::vector<Recipe>& recipes, RunContext& context,
+                                      std::vector<FitReport>* reports) {
+  check_fit(calibration, thresholds, recipes);
+  // Eviction changes nothing in the fit: what differs in it alone is fitted once.
+  std::vector<Recipe> distinct;
+  std::vector<std::size_t> source;
+  for (const Recipe& recipe : recipes) {
+    Recipe without = recipe;
+    without.eviction = {};
+    const auto known = std::find(distinct.begin(), distinct.end(), without);
+    source.push_back(static_cast<std::size_t>(known - distinct.begin()));
+    if (known == distinct.end() && recipe.quantized) distinct.push_back(without);
+  }
+  std::vector<FitReport> found;
+  std::vector<Quantizer> fitted;
+  if (!distinct.empty()) fitted = fit_all(calibration, thresholds, distinct, context, found);
+  std::vector<Quantizer> quantizers;
+  if (reports != nullptr) reports->clear();
+  for (std::size_t index = 0; index < recipes.size(); ++index) {
+    const Recipe& recipe = recipes[index];
+    const CalibrationHeader& header = calibration.header();
+    quantizers.push_back(recipe.quantized ? fitted[source[index]] : Quantizer{recipe, header.shape, header.rope, {}});
+    quantizers.back().recipe = recipe;
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    if (reports != nullptr) reports->push_back(recipe.quantized ? found[source[index]] : FitReport{{kNone, kNone}});
+  }
   return quantizers;
 }
 

@@ -29,6 +29,9 @@ class AttentionBackend {
   virtual at::Tensor attend(const AttentionInput& input) = 0;
   /// Forgets the sequence.
   virtual void reset() = 0;
+  /// The first `tokens` tokens of sequences to come are the prompt, until another number is said. Before the first
+  /// token of a sequence; for caches that choose at its end what to keep. Others do nothing.
+  virtual void set_prompt(std::int64_t tokens) { (void)tokens; }
 };
 
 /// Sees what passes a layer, without changing it. Called on the tensors that carry gradients when there are any.

@@ -370,7 +370,10 @@ void SideEncoder::round_trip(std::span<float> x, int threads, std::span<std::uin
   }
   const auto channels = static_cast<std::size_t>(tables_->width);
   const auto tokens = static_cast<std::int64_t>(x.size() / channels);
-  KVQ_ASSERT(outliers_per_token.empty() || static_cast<std::int64_t>(outliers_per_token.size()) == tokens);
+  const std::size_t parts = outliers_per_token.size() / static_cast<std::size_t>(tokens);
+  KVQ_ASSERT(
+      outliers_per_token.empty() ||
+      (parts > 0 && outliers_per_token.size() == parts * static_cast<std::size_t>(tokens) && channels % parts == 0));
   parallel_ranges(tokens, kEncodeTokens, threads, [&](std::int64_t begin, std::int64_t end) {
     const auto block =
         x.subspan(static_cast<std::size_t>(begin) * channels, static_cast<std::size_t>(end - begin) * channels);
@@ -380,7 +383,10 @@ void SideEncoder::round_trip(std::span<float> x, int threads, std::span<std::uin
     if (outliers_per_token.empty()) return;
     for (std::int64_t token = begin; token < end; ++token) {
       const auto row = static_cast<std::size_t>(token - begin);
-      outliers_per_token[static_cast<std::size_t>(token)] = encoded.outlier_begin[row + 1] - encoded.outlier_begin[row];
+      std::uint32_t* counts = outliers_per_token.data() + static_cast<std::size_t>(token) * parts;
+      std::fill_n(counts, parts, 0u);
+      for (std::uint32_t entry = encoded.outlier_begin[row]; entry < encoded.outlier_begin[row + 1]; ++entry)
+        ++counts[encoded.outlier_channel[entry] * parts / channels];
     }
   });
 }

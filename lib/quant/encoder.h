@@ -70,7 +70,7 @@ class SideEncoder {
   void decode(const EncodedTokens& encoded, std::span<float> x) const;
 
   /// encode + decode in cache-sized blocks, on `threads` threads; `x` is overwritten. Returns exact values per token
-  /// in `outliers_per_token` (may be empty to skip). For RangeKind::Window the range is that of all of `x`: percentiles
+  /// in `outliers_per_token`, `[tokens]`, or `[tokens, parts]` for equal parts of its channels (may be empty to skip). For RangeKind::Window the range is that of all of `x`: percentiles
   /// f/2 and 1 - f/2 of each channel, with f the fraction of outliers.
   void round_trip(std::span<float> x, int threads, std::span<std::uint32_t> outliers_per_token = {}) const;
 

@@ -5,27 +5,14 @@
 #include <numeric>
 
 #include <kvq/core/error.h>
+#include <kvq/quant/eviction_footprint.h>
+#include <kvq/quant/page_footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq {
 
 namespace {
-
-/// Expected overflow blocks of a page of `tokens` tokens when every value is an outlier by itself with the calibrated
-/// rate: the count is Poisson. Summed over all counts within 12 standard deviations.
-double expected_overflow_blocks(const SideQuantizer& side, std::int64_t capacity, std::int64_t tokens) {
-  const double mean = side.outlier_rate * side.width() * static_cast<double>(tokens);
-  if (mean <= 0.0) return 0.0;
-  const auto last = std::min(static_cast<std::int64_t>(mean + 12.0 * std::sqrt(mean)) + 20, side.width() * tokens);
-  double blocks = 0.0;
-  for (std::int64_t count = capacity + 1; count <= last; ++count) {
-    const auto n = static_cast<double>(count);
-    const double probability = std::exp(n * std::log(mean) - mean - std::lgamma(n + 1.0));
-    blocks += probability * static_cast<double>(layout::overflow_blocks(count, capacity));
-  }
-  return blocks;
-}
 
 /// Tokens for which a side has slots in pages, sinks included as soon as one stands behind them.
 std::int64_t paged_tokens(const Recipe& recipe, Side side, std::int64_t tokens) {
@@ -37,17 +24,13 @@ std::int64_t paged_tokens(const Recipe& recipe, Side side, std::int64_t tokens) 
 /// The pages and exact tokens of one layer, without overflow blocks.
 void add_layer(Footprint& sum, const LayerQuantizer& layer, const Recipe& recipe, std::int64_t tokens) {
   const layout::PageLayout page = page_layout(layer);
+  const Footprint one = page_footprint(page);
   std::int64_t pages = 0;
-  Footprint one;
   for (const Side which : kSides) {
     const layout::SideShape& side = which == Side::Key ? page.key : page.value;
     const ExactWindow window = exact_window(recipe, which);
     const std::int64_t paged = paged_tokens(recipe, which, tokens);
     pages = std::max(pages, layout::pages(paged));
-    one.codes += side.code_bytes();
-    one.ranges += side.range_bytes();
-    one.outliers += side.page_entries() * (layout::kHalfBytes + side.channel_bytes()) + side.count_bytes() +
-                    (side.varying_outliers ? layout::kOverflowLinkBytes : 0) + side.page_group_outlier_bytes();
     if (side.long_group_bytes() > 0) sum.ranges += layout::div_up(paged, side.group_tokens) * side.long_group_bytes();
     // Sinks, and room for what waits to be quantized, whether it is used or not.
     const std::int64_t exact = std::min<std::int64_t>(window.sinks, tokens) + window.room();
@@ -56,17 +39,8 @@ void add_layer(Footprint& sum, const LayerQuantizer& layer, const Recipe& recipe
   sum.codes += pages * one.codes;
   sum.ranges += pages * one.ranges;
   sum.outliers += pages * one.outliers;
-  sum.padding += pages * (page.bytes - one.total());
+  sum.padding += pages * one.padding;
   sum.tables += pages * layout::kBlockTableBytes;
-}
-
-void add_expected_overflow(Footprint& sum, const SideQuantizer& quantizer, std::int64_t tokens) {
-  const layout::SideShape side = side_shape(quantizer);
-  if (!side.varying_outliers) return;
-  const double whole_page = expected_overflow_blocks(quantizer, side.outlier_capacity, layout::kPageTokens);
-  const double last_page = expected_overflow_blocks(quantizer, side.outlier_capacity, tokens % layout::kPageTokens);
-  const double blocks = whole_page * static_cast<double>(tokens / layout::kPageTokens) + last_page;
-  sum.outliers += static_cast<std::int64_t>(std::ceil(blocks)) * layout::overflow_block(side).bytes;
 }
 
 /// `outliers_per_token`: of one layer and side.
@@ -92,21 +66,59 @@ Footprint without_overflow(const Quantizer& quantizer, std::int64_t tokens) {
 
 }  // namespace
 
+Footprint page_footprint(const layout::PageLayout& page) {
+  Footprint one;
+  for (const layout::SideShape& side : {page.key, page.value}) {
+    one.codes += side.code_bytes();
+    one.ranges += side.range_bytes();
+    one.outliers += side.page_entries() * (layout::kHalfBytes + side.channel_bytes()) + side.count_bytes() +
+                    (side.varying_outliers ? layout::kOverflowLinkBytes : 0) + side.page_group_outlier_bytes();
+  }
+  one.padding = page.bytes - one.total();
+  return one;
+}
+
+double expected_overflow_blocks(double outlier_rate, int width, std::int64_t capacity, std::int64_t tokens) {
+  const double mean = outlier_rate * width * static_cast<double>(tokens);
+  if (mean <= 0.0) return 0.0;
+  const auto last = std::min(static_cast<std::int64_t>(mean + 12.0 * std::sqrt(mean)) + 20, width * tokens);
+  double blocks = 0.0;
+  for (std::int64_t count = capacity + 1; count <= last; ++count) {
+    const auto n = static_cast<double>(count);
+    const double probability = std::exp(n * std::log(mean) - mean - std::lgamma(n + 1.0));
+    blocks += probability * static_cast<double>(layout::overflow_blocks(count, capacity));
+  }
+  return blocks;
+}
+
+std::int64_t expected_overflow_bytes(double outlier_rate, const layout::SideShape& side, std::int64_t tokens) {
+  if (!side.varying_outliers) return 0;
+  const auto blocks_of = [&](std::int64_t page_tokens) {
+    return expected_overflow_blocks(outlier_rate, side.width(), side.outlier_capacity, page_tokens);
+  };
+  const double blocks = blocks_of(layout::kPageTokens) * static_cast<double>(tokens / layout::kPageTokens) +
+                        blocks_of(tokens % layout::kPageTokens);
+  return static_cast<std::int64_t>(std::ceil(blocks)) * layout::overflow_block(side).bytes;
+}
+
 double Footprint::bits_per_value(const KvShape& shape, std::int64_t tokens) const {
   return 8.0 * static_cast<double>(total()) / (2.0 * shape.layers * shape.width() * static_cast<double>(tokens));
 }
 
 Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
+  if (quantizer.recipe.evicts()) return forecast_kept_footprint(quantizer, tokens);
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   Footprint sum = without_overflow(quantizer, tokens);
   for (const LayerQuantizer& layer : quantizer.layers) {
     for (const Side side : kSides)
-      add_expected_overflow(sum, layer.side(side), paged_tokens(quantizer.recipe, side, tokens));
+      sum.outliers += expected_overflow_bytes(layer.side(side).outlier_rate, side_shape(layer.side(side)),
+                                              paged_tokens(quantizer.recipe, side, tokens));
   }
   return sum;
 }
 
 Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers) {
+  KVQ_ASSERT(!quantizer.recipe.evicts());
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   const auto length = static_cast<std::size_t>(tokens);
   KVQ_ASSERT(outliers.key.size() == quantizer.layers.size() * length && outliers.value.size() == outliers.key.size());

@@ -51,7 +51,7 @@ struct Quantizer {
   Recipe recipe;
   KvShape shape;
   RopeParams rope;
-  std::vector<LayerQuantizer> layers;
+  std::vector<LayerQuantizer> layers;  ///< none where the recipe does not quantize
 };
 
 }  // namespace kvq

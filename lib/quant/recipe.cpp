@@ -37,6 +37,22 @@ void validate_side(const SideRecipe& side, Side which) {
   if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 
+/// Eviction drops tokens that are quantized by themselves.
+void validate_evicted(const Recipe& recipe) {
+  for (const Side which : kSides) {
+    const SideRecipe& side = recipe.side(which);
+    if (side.range == RangeKind::Window)
+      contradiction(side_name(which), "range=window is an oracle of the whole window; evict= drops parts of it");
+    if (side.axis == Axis::ChannelGroup)
+      contradiction(side_name(which),
+                    "evict= drops single tokens, but on axis channel-group tokens are quantized, and kept, in groups");
+    if (exact_window(recipe, which).waits())
+      contradiction(side_name(which),
+                    "evict= needs tokens that are quantized as they come; recent= and flush= (kivi) "
+                    "let them wait");
+  }
+}
+
 }  // namespace
 
 SideRecipe default_side(Side side) {
@@ -47,12 +63,14 @@ SideRecipe default_side(Side side) {
 }
 
 void validate(const Recipe& recipe) {
+  validate_eviction(recipe.eviction);
   if (!recipe.quantized) return;
   validate_side(recipe.key, Side::Key);
   validate_side(recipe.value, Side::Value);
   if (recipe.sinks < 0 || recipe.sinks > 16) {
     fail(ErrorKind::Usage, fmt::format("recipe: {} sinks; 0 to 16 are possible", recipe.sinks));
   }
+  if (recipe.evicts()) validate_evicted(recipe);
 }
 
 std::string format_percent(double fraction) {

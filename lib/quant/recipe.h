@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <kvq/core/side.h>
+#include <kvq/quant/eviction.h>
 #include <kvq/quant/rounding_recipe.h>
 
 namespace kvq {
@@ -69,13 +70,18 @@ struct SideRecipe {
 };
 
 struct Recipe {
-  bool quantized = true;  ///< false: `none`, the unquantized baseline
+  bool quantized = true;  ///< false: `none`, the unquantized cache
   SideRecipe key, value;
   int sinks = 1;  ///< first tokens of every sequence kept exact
+  EvictionRecipe eviction;
   bool operator==(const Recipe&) const = default;
 
   const SideRecipe& side(Side side) const { return side == Side::Key ? key : value; }
   SideRecipe& side(Side side) { return side == Side::Key ? key : value; }
+
+  bool evicts() const { return eviction.rule != EvictionRule::None; }
+  /// `none`: quantizes nothing, evicts nothing.
+  bool is_baseline() const { return !quantized && !evicts(); }
 
   /// Needs to see the window that it is judged on: no cache, and never counted as one.
   bool is_oracle() const { return key.range == RangeKind::Window || value.range == RangeKind::Window; }

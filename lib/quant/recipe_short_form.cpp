@@ -1,8 +1,9 @@
 // Grammar of the short form:
-//   recipe = "none" | side | "K=" side "/V=" side
+//   recipe = "none" [ ":" eviction ] | side | "K=" side "/V=" side
 //   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | "kvq" ("1.5" | "2" | "3" | "4") | named)
 //            [ ":" word { "," word } ]
 //   named  = methods of the literature, recipe_named.h
+//   eviction: words of eviction_words.h, which belong to the whole recipe and may stand in either side
 
 #include <algorithm>
 #include <charconv>
@@ -17,6 +18,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/quant/eviction_words.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/recipe_named.h>
@@ -45,6 +47,7 @@ struct Parser {
   int usual_sinks = Recipe{}.sinks;  ///< where the text does not say
   std::optional<RangeKind> range;
   MethodWords method;
+  EvictionWords eviction;
   std::set<std::string> seen;
 
   [[noreturn]] void refuse(const std::string& message) const {
@@ -75,6 +78,8 @@ struct Parser {
   }
 
   void parse(std::string_view text);
+  void parse_words(std::string_view rest);
+  EvictionRecipe evicted() const;
   void head(std::string_view text);
   bool rounding_word(const std::string& text, const std::string& name, const std::string& argument);
   void word(const std::string& text);
@@ -84,18 +89,27 @@ struct Parser {
 void Parser::parse(std::string_view text) {
   const auto colon = text.find(':');
   head(text.substr(0, colon));
-  if (colon != std::string_view::npos) {
-    std::string_view rest = text.substr(colon + 1);
-    for (;;) {
-      const auto comma = rest.find(',');
-      word(std::string(rest.substr(0, comma)));
-      if (comma == std::string_view::npos) break;
-      rest = rest.substr(comma + 1);
-    }
-  }
+  if (colon != std::string_view::npos) parse_words(text.substr(colon + 1));
   apply_range();
   try {
     method.apply(applies(Side::Key) ? &key : nullptr, applies(Side::Value) ? &value : nullptr);
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+}
+
+void Parser::parse_words(std::string_view rest) {
+  for (;;) {
+    const auto comma = rest.find(',');
+    word(std::string(rest.substr(0, comma)));
+    if (comma == std::string_view::npos) break;
+    rest = rest.substr(comma + 1);
+  }
+}
+
+EvictionRecipe Parser::evicted() const {
+  try {
+    return eviction.recipe();
   } catch (const Error& error) {
     refuse(error.what());
   }
@@ -197,8 +211,11 @@ void Parser::word(const std::string& text) {
     method.cap = cap;
   } else if (std::string problem; method.take(name, argument, problem)) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
+  } else if (eviction.take(name, argument, problem)) {
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (!rounding_word(text, name, argument)) {
-    refuse(fmt::format("unknown word '{}'; known: {}, {}", text, kKnownWords, known_rounding_words()));
+    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}", text, kKnownWords, kKnownEvictionWords,
+                       known_rounding_words()));
   }
 }
 
@@ -229,16 +246,36 @@ Recipe parse_split(const std::string& text) {
   }
   Recipe recipe{true, key.key, value.value};
   recipe.sinks = key.sinks.value_or(value.sinks.value_or(std::max(key.usual_sinks, value.usual_sinks)));
+  if (key.eviction.any && value.eviction.any && !(key.eviction == value.eviction))
+    key.refuse("keys and values are evicted together: evict= and its words stand in one side, or alike in both");
+  recipe.eviction = (key.eviction.any ? key : value).evicted();
+  return recipe;
+}
+
+/// `none` and what is evicted of it.
+Recipe parse_unquantized(const std::string& text) {
+  Parser words(text);
+  if (text.size() > std::string_view("none").size()) words.parse_words(std::string_view(text).substr(5));
+  for (const std::string& word : words.seen) {
+    EvictionWords known;
+    std::string ignored;
+    if (!known.take(word, "", ignored))
+      words.refuse(
+          fmt::format("'{}' says how to quantize, but none does not; known here: {}", word, kKnownEvictionWords));
+  }
+  Recipe recipe{false, default_side(Side::Key), default_side(Side::Value), 0, {}};
+  recipe.eviction = words.evicted();
   return recipe;
 }
 
 Recipe parse_unchecked(const std::string& text) {
-  if (text == "none") return {false, default_side(Side::Key), default_side(Side::Value), 0};
+  if (text == "none" || text.starts_with("none:")) return parse_unquantized(text);
   if (text.starts_with("K=")) return parse_split(text);
   Parser both(text);
   both.parse(text);
   Recipe recipe{true, both.key, both.value};
   recipe.sinks = both.sinks.value_or(both.usual_sinks);
+  recipe.eviction = both.evicted();
   return recipe;
 }
 
@@ -298,19 +335,8 @@ bool says(const std::string& text, const Recipe& recipe) {
   }
 }
 
-}  // namespace
-
-Recipe parse_recipe(const std::string& text) {
-  Recipe recipe = parse_unchecked(text);
-  try {
-    validate(recipe);
-  } catch (const Error& error) {
-    fail(error.kind(), fmt::format("'{}': {}", text, error.what()));
-  }
-  return recipe;
-}
-
-std::string short_form(const Recipe& recipe) {
+/// Without eviction.
+std::string quantizing_form(const Recipe& recipe) {
   if (!recipe.quantized) return "none";
   for (const std::string& name : named_methods()) {
     if (parse_unchecked(name) == recipe) return name;
@@ -330,6 +356,29 @@ std::string short_form(const Recipe& recipe) {
   if (!default_sinks) key_words.push_back(sinks);
   return fmt::format("K={}/V={}", join(head_of(recipe.key), key_words),
                      join(head_of(recipe.value), words_of(recipe.value, Side::Value, nullptr)));
+}
+
+}  // namespace
+
+Recipe parse_recipe(const std::string& text) {
+  Recipe recipe = parse_unchecked(text);
+  try {
+    validate(recipe);
+  } catch (const Error& error) {
+    fail(error.kind(), fmt::format("'{}': {}", text, error.what()));
+  }
+  return recipe;
+}
+
+std::string short_form(const Recipe& recipe) {
+  Recipe without = recipe;
+  without.eviction = {};
+  std::string text = quantizing_form(without);
+  if (!recipe.evicts()) return text;
+  std::size_t end = text.find("/V=");  // K=…/V=…: behind the keys' words
+  if (end == std::string::npos) end = text.size();
+  const char* separator = text.find(':') < end ? "," : ":";
+  return text.insert(end, separator + fmt::format("{}", fmt::join(eviction_words(recipe.eviction), ",")));
 }
 
 std::string slug(const Recipe& recipe) {

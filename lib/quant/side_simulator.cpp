@@ -108,6 +108,7 @@ struct Grouped final : SideSimulator::Method {
                   std::span<std::uint32_t> outliers) const override {
     const std::int64_t unit = finder.unit_tokens(), width = finder.width();
     const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / width;
+    const std::size_t parts = outliers.size() / static_cast<std::size_t>(tokens);
     const std::int64_t first_unit = first_position / unit, last_unit = (first_position + tokens + unit - 1) / unit;
     parallel_for(last_unit - first_unit, threads, [&](std::int64_t index) {
       const std::int64_t begin = std::max<std::int64_t>((first_unit + index) * unit - first_position, 0);
@@ -115,9 +116,9 @@ struct Grouped final : SideSimulator::Method {
       try {
         block(x.subspan(static_cast<std::size_t>(begin * width), static_cast<std::size_t>((end - begin) * width)),
               first_position + begin,
-              outliers.empty()
-                  ? outliers
-                  : outliers.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+              outliers.empty() ? outliers
+                               : outliers.subspan(static_cast<std::size_t>(begin) * parts,
+                                                  static_cast<std::size_t>(end - begin) * parts));
       } catch (const ExactOverflow& overflow) {
         throw ExactOverflow(begin + overflow.token, overflow.channel, overflow.value, overflow.limit);
       }
@@ -149,7 +150,12 @@ struct Grouped final : SideSimulator::Method {
                            from_stored;
       }
       std::copy(decoded.begin(), decoded.end(), row.begin());
-      if (!outliers.empty()) outliers[token] = found.exact_count[token];
+      if (outliers.empty()) continue;
+      const std::size_t parts = outliers.size() / found.row.size();
+      const std::span<std::uint32_t> counts = outliers.subspan(token * parts, parts);
+      std::fill(counts.begin(), counts.end(), 0u);
+      for (std::size_t channel = 0; channel < width; ++channel)
+        counts[channel * parts / width] += found.exact[token * width + channel] ? 1 : 0;
     }
   }
 

@@ -328,3 +328,67 @@ TEST_CASE("One layer or side quantized by itself is no cache, and all parts toge
   const PerplexityReport alone = evaluate_perplexity(model, windows, {last}, nullptr, quiet_context());
   CHECK(alone.results[1].window_nll == report.results[4].window_nll);
 }
+
+TEST_CASE("Judging from a position on leaves out what comes before, for all caches alike") {
+  FakeModel model;
+  const auto windows = random_windows(5, 40, 24);
+  const std::vector<NamedQuantizer> quantizers = {per_token(model.config().kv, model.config().rope, kInt2)};
+  const PerplexityReport all = evaluate_perplexity(model, windows, quantizers, nullptr, quiet_context());
+  const PerplexityReport part = evaluate_perplexity(model, windows, quantizers, nullptr, quiet_context(), {0, 17});
+  CHECK(all.span.from == 0);
+  CHECK(part.span.from == 17);
+  CHECK(part.position_edges.front() == 17);
+  CHECK(part.position_edges.back() == 39);
+  CHECK(part.results[1].cache_bytes == all.results[1].cache_bytes);
+  for (std::size_t variant = 0; variant < 2; ++variant) {
+    // What is left out: the mean over its 17 predictions, from comparisons of the same windows cut short.
+    std::vector<Window> short_windows = windows;
+    for (Window& window : short_windows) window.ids.resize(18);
+    const PerplexityReport before = evaluate_perplexity(model, short_windows, quantizers, nullptr, quiet_context());
+    CHECK(39 * all.results[variant].nll == Approx(17 * before.results[variant].nll + 22 * part.results[variant].nll));
+    CHECK(39 * all.results[variant].kl_mean ==
+          Approx(17 * before.results[variant].kl_mean + 22 * part.results[variant].kl_mean));
+    double sum = 0;
+    for (std::size_t interval = 0; interval + 1 < part.position_edges.size(); ++interval)
+      sum += part.results[variant].position_nll[interval] *
+             static_cast<double>(part.position_edges[interval + 1] - part.position_edges[interval]);
+    CHECK(sum == Approx(22 * part.results[variant].nll));
+  }
+}
+
+TEST_CASE("Caches that evict: all of the budget is no damage, less of it more; only what follows the prompt is touched") {
+  FakeModel model;
+  const auto windows = random_windows(5, 80, 24);
+  const auto named = [&](const std::string& recipe) {
+    return per_token(model.config().kv, model.config().rope, recipe);
+  };
+  for (const std::string rule : {"first-recent", "h2o", "snapkv", "pyramidkv"}) {
+    INFO(rule);
+    const std::string prompt_words = rule == "snapkv" || rule == "pyramidkv" ? ",observe=4,kernel=3" : "";
+    const auto budget = [&](const std::string& text) {
+      return named("none:evict=" + rule + ",budget=" + text + prompt_words);
+    };
+    const std::vector<NamedQuantizer> quantizers = {budget("100%"), budget("50%"), budget("15%"),
+                                                    named("int4:key=token,evict=" + rule + ",budget=100%" + prompt_words),
+                                                    named(kInt4)};
+    const PerplexityReport report = evaluate_perplexity(model, windows, quantizers, nullptr, quiet_context(), {40, 40});
+    CHECK(report.results[1].nll == Approx(report.results[0].nll).margin(1e-6));
+    CHECK(report.results[1].kl_mean < 1e-9);
+    CHECK(report.results[4].nll == Approx(report.results[5].nll).margin(1e-6));
+    CHECK(report.results[2].kl_mean > 1e-6);
+    CHECK(report.results[3].kl_mean > report.results[2].kl_mean);
+    CHECK(report.results[3].bits_counted < report.results[2].bits_counted);
+    CHECK(report.results[2].bits_counted < report.results[1].bits_counted);
+    CHECK(report.results[2].bits_counted_32k < 8.9);
+    const bool at_prompt_end = !prompt_words.empty();
+    const JudgedSpan usual = usual_span(quantizers, 80);
+    CHECK(usual.prompt == (at_prompt_end ? 40 : 0));
+    CHECK(usual.from == usual.prompt);
+    if (!at_prompt_end) continue;
+    // Up to the prompt's end nothing has happened.
+    std::vector<Window> prompts = windows;
+    for (Window& window : prompts) window.ids.resize(41);
+    const PerplexityReport before = evaluate_perplexity(model, prompts, quantizers, nullptr, quiet_context(), {40, 0});
+    CHECK(before.results[3].kl_mean < 1e-9);
+  }
+}

@@ -276,10 +276,13 @@ TEST_CASE("Values that no report holds are refused before a picture is drawn of 
   }
 }
 
-TEST_CASE("Recipes that differ in their bits only are one family") {
+TEST_CASE("Recipes that differ in their bits only, or in their budget, are one family") {
   CHECK(recipe_family("nuq3-1%") == "nuqB-1%");
   CHECK(recipe_family("K=nuq4-1%:sink=0/V=int2") == "K=nuqB-1%:sink=0/V=intB");
   CHECK(recipe_family("kvq1.5") == "kvqB");
   CHECK(recipe_family("kvq2:icm=0") == "kvqB:icm=0");
   CHECK(recipe_family("none") == "none");
+  CHECK(recipe_family("none:evict=h2o,budget=25%") == "none:evict=h2o");
+  CHECK(recipe_family("none:evict=h2o,budget=512,heavy=30% [q]") == "none:evict=h2o,heavy=30% [q]");
+  CHECK(recipe_family("K=nuq4:evict=snapkv,budget=512/V=nuq2") == "K=nuq4:evict=snapkv/V=nuq2");
 }

@@ -1,0 +1,212 @@
+// h2o: each kv head keeps the newest tokens and, of the others, those that queries have given most weight.
+//
+// Tokens stand in columns, oldest first. Evicted ones keep theirs, hidden, until the next multiple of kBlock tokens; so
+// what stands in which column, and the order of all sums, follows from the position alone, and a head's choice comes out
+// the same to the bit however the tokens are cut into calls.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <ATen/ops/empty.h>
+
+#include <kvq/cache/aligned_floats.h>
+#include <kvq/cache/internal/eviction_rules.h>
+#include <kvq/cache/page_loops.h>
+#include <kvq/core/error.h>
+#include <kvq/core/parallel.h>
+#include <kvq/model/vector_math.h>
+
+namespace kvq {
+
+namespace {
+
+constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kLine = 16;  ///< floats; PageLoops::multiply takes whole lines of columns
+constexpr float kNever = std::numeric_limits<float>::infinity();
+
+std::int64_t whole_lines(std::int64_t count) { return (count + kLine - 1) / kLine * kLine; }
+
+/// One kv head.
+class Head {
+ public:
+  Head(const EvictionRecipe& recipe, int group, int head_dim)
+      : recipe_(&recipe), group_(group), head_dim_(head_dim), value_stride_(whole_lines(head_dim)) {}
+
+  std::vector<std::int64_t> kept() const {
+    std::vector<std::int64_t> list;
+    for (std::size_t column = 0; column < position_.size(); ++column) {
+      if (weight_[column] != kNever) list.push_back(position_[column]);
+    }
+    return list;
+  }
+
+  /// Tokens `first` … `first + count`, all of one block. Rows of this head: key and value `[count]`, query and result
+  /// `[count, group]`, at their strides, `[head_dim]` each.
+  struct Tokens {
+    std::int64_t first, count;
+    const float *key, *value, *query;
+    std::int64_t kv_stride, query_stride;
+    float* result;
+  };
+  void run(const Tokens& tokens) {
+    if (tokens.first % kBlock == 0) compact();
+    const auto before = static_cast<std::int64_t>(position_.size());
+    append(tokens);
+    const std::int64_t rows = tokens.count * group_, columns = whole_lines(before + tokens.count);
+    float* query = query_.reserve(static_cast<std::size_t>(rows * head_dim_));
+    for (std::int64_t token = 0; token < tokens.count; ++token)
+      std::copy_n(tokens.query + token * tokens.query_stride, group_ * head_dim_, query + token * group_ * head_dim_);
+    vector_math().scale(query, rows * head_dim_, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))));
+    float* scores = scores_.reserve(static_cast<std::size_t>(rows * columns));
+    const PageLoops& loops = page_loops(best_simd_level());
+    loops.multiply(query, head_dim_, static_cast<int>(rows), head_dim_, keys_.data(), static_cast<int>(room_),
+                   static_cast<int>(columns), scores, static_cast<int>(columns), false);
+    for (std::int64_t token = 0; token < tokens.count; ++token)
+      answer(tokens.first + token, before + token + 1, scores + token * group_ * columns, columns);
+    float* sums = sums_.reserve(static_cast<std::size_t>(rows * value_stride_));
+    loops.multiply(scores, static_cast<int>(columns), static_cast<int>(rows),
+                   static_cast<int>(before + tokens.count), values_.data(), static_cast<int>(value_stride_),
+                   static_cast<int>(value_stride_), sums, static_cast<int>(value_stride_), false);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::copy_n(sums + row * value_stride_, head_dim_,
+                  tokens.result + row / group_ * tokens.query_stride + row % group_ * head_dim_);
+    }
+  }
+
+ private:
+  /// The query at `position`, whose own token is the last of `seen` columns: evicts, then turns its scores into weights.
+  void answer(std::int64_t position, std::int64_t seen, float* scores, std::int64_t stride) {
+    const std::int64_t budget = eviction_budget(*recipe_, position + 1);
+    const std::int64_t newest = budget - heavy_budget(*recipe_, budget);
+    while (kept_ + 1 > budget) {
+      // Columns are in order of position, so what is not among the newest is a prefix.
+      const auto end = std::upper_bound(position_.begin(), position_.begin() + seen, position - newest);
+      const std::int64_t column = lightest(weight_, end - position_.begin());
+      KVQ_ASSERT(column < end - position_.begin() && weight_[static_cast<std::size_t>(column)] != kNever);
+      weight_[static_cast<std::size_t>(column)] = kNever;
+      hidden_.push_back(column);
+      --kept_;
+    }
+    ++kept_;
+    const VectorMath& math = vector_math();
+    for (int head = 0; head < group_; ++head, scores += stride) {
+      for (const std::int64_t column : hidden_) scores[column] = -kNever;
+      const double total = math.exp_in_place(scores, seen, math.max(scores, seen));
+      math.scale(scores, seen, static_cast<float>(1.0 / total));
+      for (const std::int64_t column : hidden_) scores[column] = 0.0f;  // e^-inf is the least normal number here
+      std::fill(scores + seen, scores + stride, 0.0f);
+      for (std::int64_t column = 0; column < seen; ++column) weight_[static_cast<std::size_t>(column)] += scores[column];
+    }
+  }
+
+  void append(const Tokens& tokens) {
+    make_room(static_cast<std::int64_t>(position_.size()) + tokens.count);
+    for (std::int64_t token = 0; token < tokens.count; ++token) {
+      const auto column = static_cast<std::int64_t>(position_.size());
+      const float *key = tokens.key + token * tokens.kv_stride, *value = tokens.value + token * tokens.kv_stride;
+      for (int channel = 0; channel < head_dim_; ++channel) keys_[channel * room_ + column] = key[channel];
+      std::copy_n(value, head_dim_, values_.begin() + column * value_stride_);
+      position_.push_back(tokens.first + token);
+      weight_.push_back(0.0f);
+    }
+  }
+
+  void make_room(std::int64_t columns) {
+    if (columns <= room_) return;
+    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kBlock;
+    std::vector<float> larger(static_cast<std::size_t>(head_dim_ * room));
+    for (int channel = 0; channel < head_dim_; ++channel)
+      std::copy_n(keys_.begin() + channel * room_, room_, larger.begin() + channel * room);
+    keys_ = std::move(larger);
+    values_.resize(static_cast<std::size_t>(room * value_stride_));
+    room_ = room;
+  }
+
+  /// Evicted tokens lose their columns.
+  void compact() {
+    if (hidden_.empty()) return;
+    std::size_t to = 0;
+    std::vector<std::int64_t> from;
+    for (std::size_t column = 0; column < position_.size(); ++column) {
+      if (weight_[column] == kNever) continue;
+      from.push_back(static_cast<std::int64_t>(column));
+      position_[to] = position_[column], weight_[to] = weight_[column];
+      ++to;
+    }
+    position_.resize(to), weight_.resize(to);
+    for (int channel = 0; channel < head_dim_; ++channel) {
+      float* row = keys_.data() + channel * room_;
+      for (std::size_t column = 0; column < to; ++column) row[column] = row[from[column]];
+    }
+    for (std::size_t column = 0; column < to; ++column) {
+      std::copy_n(values_.begin() + from[column] * value_stride_, head_dim_,
+                  values_.begin() + static_cast<std::int64_t>(column) * value_stride_);
+    }
+    hidden_.clear();
+  }
+
+  const EvictionRecipe* recipe_;
+  int group_, head_dim_;
+  std::int64_t value_stride_, room_ = 0, kept_ = 0;
+  std::vector<std::int64_t> position_, hidden_;
+  std::vector<float> weight_;          ///< kNever: evicted
+  std::vector<float> keys_, values_;   ///< `[head_dim][room]`, `[room][value_stride]`
+  AlignedFloats query_, scores_, sums_;
+};
+
+class HeavyHitters final : public LayerEviction {
+ public:
+  HeavyHitters(const EvictionRecipe& recipe, const KvShape& shape, int threads)
+      : recipe_(recipe), shape_(shape), threads_(threads) {
+    reset();
+  }
+
+  at::Tensor attend(const EvictionInput& input) override {
+    const std::int64_t tokens = input.query.size(0), kv_width = shape_.width(), query_width = shape_.heads * shape_.head_dim;
+    const auto newest = [&](const at::Tensor& x) {
+      return x.narrow(0, input.first_position, tokens).to(at::kFloat).contiguous();
+    };
+    const at::Tensor query = input.query.to(at::kFloat).contiguous(), key = newest(input.keys), value = newest(input.values);
+    const at::Tensor result = at::empty({tokens, shape_.heads, shape_.head_dim}, query.options());
+    parallel_for(shape_.kv_heads, threads_, [&](std::int64_t head) {
+      const std::int64_t of_kv = head * shape_.head_dim, of_query = of_kv * shape_.queries_per_kv_head();
+      for (std::int64_t token = 0; token < tokens;) {
+        const std::int64_t first = input.first_position + token;
+        const std::int64_t count = std::min(kBlock - first % kBlock, tokens - token);
+        const std::int64_t kv_at = token * kv_width + of_kv, query_at = token * query_width + of_query;
+        heads_[static_cast<std::size_t>(head)].run({first, count, key.const_data_ptr<float>() + kv_at,
+                                                    value.const_data_ptr<float>() + kv_at,
+                                                    query.const_data_ptr<float>() + query_at, kv_width, query_width,
+                                                    result.mutable_data_ptr<float>() + query_at});
+        token += count;
+      }
+    });
+    return result;
+  }
+
+  KeptTokens kept() const override {
+    KeptTokens lists;
+    for (const Head& head : heads_) lists.push_back(head.kept());
+    return lists;
+  }
+
+  void reset() override {
+    heads_.assign(static_cast<std::size_t>(shape_.kv_heads),
+                  Head(recipe_, shape_.queries_per_kv_head(), shape_.head_dim));
+  }
+
+ private:
+  const EvictionRecipe recipe_;
+  KvShape shape_;
+  int threads_;
+  std::vector<Head> heads_;
+};
+
+}  // namespace
+
+std::unique_ptr<LayerEviction> make_heavy_hitters(const EvictionRecipe& recipe, const KvShape& shape, int threads) {
+  return std::make_unique<HeavyHitters>(recipe, shape, threads);
+}
+
+}  // namespace kvq
