@@ -105,7 +105,7 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::map<std::tuple<std::size_t, bool, int, double>, FitGroup> groups;
   std::set<fs::path> known;
   for (const PlannedCell& cell : run.plan.cells) {
-    if (!cell.recipe.quantized || fs::exists(cell.result) || fs::exists(cell.quantizer) ||
+    if (cell.quantizer.empty() || fs::exists(cell.result) || fs::exists(cell.quantizer) ||
         !known.insert(cell.quantizer).second)
       continue;
     const bool needs = needs_thresholds_file(cell.recipe.key) || needs_thresholds_file(cell.recipe.value);
@@ -285,7 +285,7 @@ void make_weights(const ExperimentRun& run, RunContext& context) {
 /// Name of a cell's row where one calibration is all there is.
 std::string row_name(const PlannedCell& cell) {
   if (!cell.weights) return short_form(cell.recipe);
-  if (!cell.recipe.quantized) return short_form(*cell.weights);
+  if (cell.quantizer.empty()) return short_form(*cell.weights);
   return short_form(cell.recipe) + " + " + short_form(*cell.weights);
 }
 
