@@ -1,5 +1,6 @@
 #include "kvq-fit/weights.h"
 
+#include <algorithm>
 #include <memory>
 #include <sstream>
 
@@ -42,9 +43,9 @@ void print_plan(const BlockShape& shape, const std::vector<Planned>& fits, bool 
   const std::int64_t weights = shape.kv.layers * shape.layer_elements();
   const std::int64_t memory = largest * (2 * 4 + 2 + 8 + 1);  // weights, gradients twice, indices, codes
   Json list = Json::array();
-  std::string text = fmt::format("{} of {}, {} in all, about {} in memory\n", plural(shape.kv.layers, "layer"),
-                                 plural(kBlockMatrices.size(), "matrix", "matrices"), plural(weights, "weight"),
-                                 human_bytes(static_cast<double>(memory)));
+  std::string text =
+      fmt::format("{} of {} matrices, {} in all, about {} in memory\n", plural(shape.kv.layers, "layer"),
+                  kBlockMatrices.size(), plural(weights, "weight"), human_bytes(static_cast<double>(memory)));
   for (const Planned& fit : fits) {
     list.push_back({{"weights", short_form(fit.scheme)}, {"file", fit.file.string()}});
     text += fmt::format("{} -> {}\n", short_form(fit.scheme), fit.file.string());
@@ -117,7 +118,7 @@ void fit_weights(const Tool& tool, const FitArguments& arguments, RunContext& co
     writers.push_back(std::make_unique<WeightsWriter>(fit.file, header, force));
     targets.push_back(writers.back().get());
   }
-  const std::vector<WeightsReport> reports = fit_weights(
+  const std::vector<WeightsReport> reports = kvq::fit_weights(
       fisher,
       [&](int layer, BlockMatrix matrix, std::span<float> out) { read_block_matrix(model, layer, matrix, out); },
       schemes, targets, context);
