@@ -93,8 +93,8 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
           if (weights) planned.weights_file = folder / "weights" / calibration.key / (slug(*weights) + ".h5");
           std::string identity =
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
-                          calibration.key, fitted ? recipe_to_toml(recipe) : "none", text.sha256,
-                          config.seqlen, config.windows, inputs.cache, cell.only_layers, cell.only_side);
+                          calibration.key, fitted ? recipe_to_toml(recipe) : "none", text.sha256, config.seqlen,
+                          config.windows, inputs.cache, cell.only_layers, cell.only_side);
           // Where all of a window is judged, nothing is said of it.
           if (chooses_at_prompt_end(recipe.eviction.rule)) identity += fmt::format("prompt {}\n", config.prompt);
           if (config.judge_from > 0) identity += fmt::format("judge-from {}\n", config.judge_from);
