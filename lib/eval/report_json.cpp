@@ -136,7 +136,7 @@ OrderedJson perplexity_object(const ReportSubject& subject, const PerplexityRepo
   json["tokens"] = subject.text_tokens;
   json["seqlen"] = report.seqlen;
   json["windows"] = report.windows;
-  json["prompt"] = report.span.prompt > 0 ? Json(report.span.prompt) : Json(nullptr);
+  json["prompt"] = report.span.prompt > 0 ? OrderedJson(report.span.prompt) : OrderedJson(nullptr);
   json["judge_from"] = report.span.from;
   json["position_edges"] = report.position_edges;
   json["results"] = OrderedJson::array();
