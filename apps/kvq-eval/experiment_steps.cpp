@@ -182,7 +182,7 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   const bool needs_prompt = std::any_of(batch.cells.begin(), batch.cells.end(), [](const PlannedCell* cell) {
     return chooses_at_prompt_end(cell->recipe.eviction.rule);
   });
-  if (needs_prompt) arguments.insert(arguments.end(), {"--prompt", std::to_string(run.config.prompt)});
+  if (needs_prompt) arguments.insert(arguments.end(), {"--prompt-tokens", std::to_string(run.config.prompt)});
   if (needs_prompt || run.config.judge_from > 0)
     arguments.insert(arguments.end(), {"--judge-from", std::to_string(run.config.judge_from)});
   if (!first.only_layers.empty()) arguments.insert(arguments.end(), {"--only-layers", first.only_layers});

@@ -32,17 +32,17 @@ struct PerplexityOptions {
   std::filesystem::path output;
 };
 
-/// --prompt and --judge-from, or what is usual for the quantizers.
+/// --prompt-tokens and --judge-from, or what is usual for the quantizers.
 JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, Log& log) {
   JudgedSpan span = usual_span(inputs.quantizers, options.seqlen);
   if (options.prompt > 0) {
     if (span.prompt == 0)
       fail(ErrorKind::Usage,
-           "--prompt is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
+           "--prompt-tokens is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
            "--quantizer is one");
     if (options.prompt >= options.seqlen)
       fail(ErrorKind::Usage,
-           fmt::format("--prompt {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
+           fmt::format("--prompt-tokens {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
     span = {options.prompt, options.prompt};
   }
   if (options.has_judge_from) span.from = options.judge_from;
@@ -166,14 +166,14 @@ Command perplexity_command(Tool& tool) {
       ->check(real_number(0, 1e9, "a divergence in nats"))
       ->capture_default_str();
   command
-      ->add_option("--prompt", options->prompt,
+      ->add_option("--prompt-tokens", options->prompt,
                    "tokens of each window that are the prompt, for recipes that evict at its end (default: half)")
       ->check(whole_number(1, 1 << 30));
   CLI::Option* judge_from =
       command
           ->add_option("--judge-from", options->judge_from,
                        "judge only what tokens from this position on predict, for all caches alike (default: 0, or "
-                       "--prompt where a recipe evicts at the prompt's end)")
+                       "--prompt-tokens where a recipe evicts at the prompt's end)")
           ->check(whole_number(0, 1 << 30));
   add_part_options(*command, options->parts);
   command->add_option("-o,--output", options->output,

@@ -47,7 +47,7 @@ void check_same(const Pair& pair, const Evaluation& a, const Evaluation& b) {
   pair.same("the number of windows (--max-windows)", a.report.windows, b.report.windows);
   pair.same("the first judged position (--judge-from)", a.report.span.from, b.report.span.from);
   if (a.report.span.prompt > 0 && b.report.span.prompt > 0)
-    pair.same("the length of prompts (--prompt)", a.report.span.prompt, b.report.span.prompt);
+    pair.same("the length of prompts (--prompt-tokens)", a.report.span.prompt, b.report.span.prompt);
   if (a.report.position_edges != b.report.position_edges)
     pair.same("the intervals of positions (position_edges)", fmt::format("{}", fmt::join(a.report.position_edges, " ")),
               fmt::format("{}", fmt::join(b.report.position_edges, " ")));

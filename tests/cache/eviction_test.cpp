@@ -2,6 +2,7 @@
 // written here from the papers' descriptions and hold nothing but lists of tokens.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -86,12 +87,25 @@ at::Tensor run(AttentionBackend& cache, const AttentionInput& window, const std:
 
 using Vector = std::vector<double>;
 
-Vector rotated(const float* row, std::int64_t position) {
-  Vector out(kDim);
-  for (int pair = 0; pair < kDim / 2; ++pair) {
+/// cos and sin of each pair's angle at a position.
+const Vector& angles(std::int64_t position) {
+  static std::map<std::int64_t, Vector> known;
+  Vector& table = known[position];
+  for (int pair = 0; table.size() < kDim; ++pair) {
     const double angle = static_cast<double>(position) * std::pow(10000.0, -2.0 * pair / kDim);
-    out[pair] = row[pair] * std::cos(angle) - row[pair + kDim / 2] * std::sin(angle);
-    out[pair + kDim / 2] = row[pair + kDim / 2] * std::cos(angle) + row[pair] * std::sin(angle);
+    table.push_back(std::cos(angle));
+    table.push_back(std::sin(angle));
+  }
+  return table;
+}
+
+std::array<double, kDim> rotated(const float* row, std::int64_t position) {
+  std::array<double, kDim> out;
+  const Vector& table = angles(position);
+  for (int pair = 0; pair < kDim / 2; ++pair) {
+    const double cosine = table[2 * pair], sine = table[2 * pair + 1];
+    out[pair] = row[pair] * cosine - row[pair + kDim / 2] * sine;
+    out[pair + kDim / 2] = row[pair + kDim / 2] * cosine + row[pair] * sine;
   }
   return out;
 }
@@ -112,10 +126,10 @@ struct Loop {
   /// Softmax weights of query `t` of a query head over `tokens`; `by_index`: rotary positions count kept tokens.
   Vector weights(std::int64_t t, int head, const std::vector<std::int64_t>& tokens, bool by_index) const {
     const auto own = static_cast<std::int64_t>(tokens.size()) - 1;
-    const Vector q = rotated(query(t, head), by_index ? own : t);
+    const auto q = rotated(query(t, head), by_index ? own : t);
     Vector scores;
     for (std::size_t index = 0; index < tokens.size(); ++index) {
-      const Vector k =
+      const auto k =
           rotated(key(tokens[index], head / kGroup), by_index ? static_cast<std::int64_t>(index) : tokens[index]);
       double sum = 0;
       for (int c = 0; c < kDim; ++c) sum += q[c] * k[c];

@@ -379,7 +379,7 @@ TEST_CASE("Caches that evict: all of the budget is no damage, less of it more; o
     CHECK(report.results[3].kl_mean > report.results[2].kl_mean);
     CHECK(report.results[3].bits_counted < report.results[2].bits_counted);
     CHECK(report.results[2].bits_counted < report.results[1].bits_counted);
-    CHECK(report.results[2].bits_counted_32k < 8.9);
+    CHECK(report.results[2].bits_counted_32k < 12.1);  // heads of 4 channels: h2o lists 8 bytes for 16
     const bool at_prompt_end = !prompt_words.empty();
     const JudgedSpan usual = usual_span(quantizers, 80);
     CHECK(usual.prompt == (at_prompt_end ? 40 : 0));

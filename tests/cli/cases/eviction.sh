@@ -47,10 +47,10 @@ runs "${judge[@]}" --quantizer "$quantizer" -o whole
 fails 2 "--judge-from" kvq-eval compare report/report.json whole/report.json
 runs "${judge[@]}" --quantizer "$quantizer" --judge-from 32 -o late
 runs kvq-eval compare report/report.json late/report.json
-runs "${judge[@]}" "${files[@]:6:2}" --prompt 16 --judge-from 32 -o short
-fails 2 "--prompt" kvq-eval compare report/report.json short/report.json
-refused "--prompt is for recipes" "${judge[@]}" --quantizer "$quantizer" --prompt 16
-refused "must leave something" "${judge[@]}" "${files[@]:6:2}" --prompt 64
+runs "${judge[@]}" "${files[@]:6:2}" --prompt-tokens 16 --judge-from 32 -o short
+fails 2 "--prompt-tokens" kvq-eval compare report/report.json short/report.json
+refused "--prompt-tokens is for recipes" "${judge[@]}" --quantizer "$quantizer" --prompt-tokens 16
+refused "must leave something" "${judge[@]}" "${files[@]:6:2}" --prompt-tokens 64
 refused "predictions 0 to 62" "${judge[@]}" --judge-from 63
 runs "${judge[@]}" "${files[@]:6:2}" --judge-from 0
 grep -q "look better than what eviction costs" "$err" || problem "no warning"
@@ -91,7 +91,7 @@ worse = "none:evict=snapkv,budget=50%,observe=4"
 TOML
 run=(kvq-eval experiment small.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" --threads 2)
 runs "${run[@]}" --dry-run
-grep -q -- "--prompt 40 --judge-from 40" "$out" || problem "plan"
+grep -q -- "--prompt-tokens 40 --judge-from 40" "$out" || problem "plan"
 runs "${run[@]}" -o x
 [[ $(json x/report.json '(report["evaluations"][0]["prompt"], report["evaluations"][0]["judge_from"])') == "(40, 40)" ]] || problem "experiment"
 sed 's/"none:evict[^"]*"/"int3"/' small.toml >without.toml
