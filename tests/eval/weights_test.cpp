@@ -87,7 +87,7 @@ TEST_CASE("Rows with other weights are those of the other model, measured agains
   const auto other = std::make_shared<FakeModel>(24, 2, 1);
   for (at::Tensor& weight : other->key_weight) weight = weight.mul(0.8);
   for (at::Tensor& weight : other->value_weight) weight = weight.mul(1.1);
-  const auto windows = random_windows(5, 30, 24);
+  const auto windows = random_windows(5, 64, 24);
   const auto quantizer = int4(model.config());
   NamedQuantizer cache{"int4", quantizer}, weights, both{"int4 + w4", quantizer};
   cache.source.sha256 = both.source.sha256 = std::string(64, 'd');
@@ -116,14 +116,14 @@ TEST_CASE("Rows with other weights are those of the other model, measured agains
     hidden.push_back(state);
   }
   double kl = 0;
-  for (const float value : compare_window(model, hidden, windows[0].ids)[1].kl) kl += value / 29.0;
+  for (const float value : compare_window(model, hidden, windows[0].ids)[1].kl) kl += value / 63.0;
   CHECK(report.results[2].window_kl[0] == Approx(kl).epsilon(1e-5));
   CHECK(report.results[2].delta_nll == Approx(report.results[2].nll - report.results[0].nll).epsilon(1e-9));
 
   // The cache of weights alone is the unquantized one.
   CHECK(report.results[2].weights == kSource);
   CHECK(report.results[2].bits_counted == 16);
-  CHECK(report.results[2].cache_bytes == fp16_bytes(model.config().kv, 30));
+  CHECK(report.results[2].cache_bytes == fp16_bytes(model.config().kv, 64));
   CHECK(report.results[2].cache.empty());
   CHECK(report.results[3].cache == "simulated");
   CHECK(report.results[3].bits_counted == report.results[1].bits_counted);

@@ -2,6 +2,7 @@
 #include "support/catch.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include <kvq/core/error.h>
