@@ -144,10 +144,10 @@ def main():
             if "range=window" in quantizer.name or options.large and quantizer.name not in CACHED:
                 continue
             with torch.inference_mode(), quantizer.attached(network):
-                window = ids[:2, : 160 if options.large else 60]
+                window = ids[:2, : 144 if options.large else 60]
                 at_once = torch.cat([network(one[None]).logits for one in window])
                 cache, pieces = None, []
-                for chunk in window.split([window.shape[1] - 40, 7, *[1] * 33], dim=1):
+                for chunk in window.split([window.shape[1] - 24, *[1] * 12, 7, 5], dim=1):
                     step = network(chunk, past_key_values=cache, use_cache=True)
                     cache = step.past_key_values
                     pieces.append(step.logits)
