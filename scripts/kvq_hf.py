@@ -6,160 +6,32 @@
     with quantizer.attached(model):      # any decoder whose layers have self_attn.k_proj and .v_proj
         model(ids)                       # or model.generate, lm-eval-harness, your own code
 
-or as a program, perplexity over windows as `kvq-eval perplexity` cuts them:
+As a program it prints perplexities over windows as `kvq-eval perplexity` cuts them, one JSON object a cache: kvq_hf.py --help.
 
-    python kvq_hf.py --model HF_FOLDER --text FILE [--quantizer Q.h5 …] [--seqlen 2048] [--max-windows N] [--json]
-
-Hooks on the projections replace each token's keys (before RoPE, or after it where the recipe says so) and values by what the
-cache would give back, so cached generation works as well. Needs torch and h5py, and transformers for the model itself.
-Written from FORMAT.md and the papers, not from kvq's C++: an independent check of it. Batches: without left padding, which
-would stand where a sequence's first tokens are kept exact.
+Hooks on the projections replace each token's keys and values by what the cache would give back. Where tokens wait (recent=, flush=,
+groups of tokens), an attention function takes the exact or the coded version of each, as the cache stands once the query's own token
+is in it. Cached generation sees what one pass sees; groups of tokens are coded anew at each of its steps. Batches: without left
+padding, which would stand where a sequence's first tokens are kept exact. Written from FORMAT.md and the papers, not from kvq's C++:
+an independent check of it. Needs torch, h5py, and transformers for the model.
 """
 import argparse
 import contextlib
 import json
 import math
+import pathlib
 import sys
+import tomllib  # Python 3.11
 
 import h5py
 import torch
+import transformers
 
 
-class Side:
-    """Quantizer of the keys or the values of one layer."""
-
-    KNOWN = set("codebook bits axis range rope outliers cap weights share qnorm widths levels rotate feedback icm order damp clip".split())
-
-    def __init__(self, group, recipe, sinks, heads, head_dim):
-        if unknown := set(recipe) - self.KNOWN:
-            raise ValueError(f"{group.name}: this script does not know the recipe's {', '.join(sorted(unknown))}")
-        self.axis, self.sinks, self.heads, self.head_dim = recipe["axis"], sinks, heads, head_dim
-        self.range = recipe.get("range", "static" if self.axis == "channel" else "online")
-        if (self.axis, self.range) not in {("channel", "static"), ("channel", "window"), ("token", "online")}:
-            raise ValueError(f"{group.name}: this script does not know axis = '{self.axis}' with range = '{self.range}'")
-        self.outliers, self.cap = recipe.get("outliers", 0.0), recipe.get("cap", 0.0)
-        self.post_rope = recipe.get("rope", "pre") == "post"
-        self.unit = 2.0 ** int(group.attrs["exponent"])
-        tensor = lambda name: torch.from_numpy(group[name][...].astype("float32"))
-        if self.range == "static":
-            self.lower, self.upper = tensor("lower").flatten(), tensor("upper").flatten()
-        # For each channel its boundaries between levels, padded with infinity, and what its codes stand for.
-        width = heads * head_dim
-        if recipe.get("widths", "flat") == "pair":
-            names = [f"_{bits}" for bits in group["widths"][...].flatten()]
-        else:
-            names = [""] * width
-        books = {name: (tensor("centroids" + name), tensor("decoded" + name)) for name in set(names)}
-        most = max(centroids.shape[1] for centroids, _ in books.values())
-        self.boundaries, self.decoded = torch.full((width, most), torch.inf), torch.zeros(width, most + 1)
-        for channel, name in enumerate(names):
-            centroids, decoded = (book[channel * book.shape[0] // width] for book in books[name])
-            self.boundaries[channel, : len(centroids) - 1] = 0.5 * centroids[:-1] + 0.5 * centroids[1:]
-            self.decoded[channel, : len(decoded)] = decoded
-        self.mixing = self.order = None
-        if recipe.get("rotate", "none") == "hadamard":
-            matrix = torch.ones(1, 1)
-            while head_dim % (2 * len(matrix)) == 0:
-                matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-            self.mixing, self.scale = matrix / math.sqrt(len(matrix)), tensor("rotation_scale").flatten()
-        self.feedback, self.icm = recipe.get("feedback", False), recipe.get("icm", 0)
-        if self.feedback or self.icm:
-            self.order = torch.from_numpy(group["coding_order"][...].astype("int64"))
-            self.updates = tensor("feedback") if self.feedback else None
-            self.fisher = torch.stack([h[o][:, o] for h, o in zip(tensor("fisher"), self.order)]) if self.icm else None
-
-    def half(self, x):
-        """What is stored as fp16(x / unit). Overflow is an error in kvq, too."""
-        stored = (x / self.unit).to(torch.float16).to(torch.float32)
-        if not torch.isfinite(stored).all():
-            raise OverflowError("an exact value does not fit fp16: the calibration saw nothing as large")
-        return stored * self.unit
-
-    def mix(self, x):
-        return (x.reshape(x.shape[0], -1, len(self.mixing)) @ self.mixing.to(x.device)).reshape(x.shape)
-
-    def round(self, x, zero, scale, exact, channels):
-        """Nearest levels of these channels, `[tokens, channels]`; ties belong to the lower one. Exact values as they are stored."""
-        inverse = torch.where(scale > 0, 1 / scale, torch.zeros_like(scale))
-        x_hat = (x - zero) * torch.where(torch.isfinite(inverse), inverse, torch.zeros_like(inverse))
-        codes = torch.searchsorted(self.boundaries[channels].to(x.device), x_hat.T.contiguous())
-        result = zero + scale * self.decoded[channels].to(x.device).gather(1, codes).T
-        return torch.where(exact, self.half(torch.where(exact, x, torch.zeros_like(x))), result)
-
-    def range_of_channels(self, x):
-        """Zero and scale `[1, width]`, and which values stay exact."""
-        if self.range == "window":  # the oracle: percentiles of the window itself, interpolated as numpy does
-            ordered = x.sort(dim=0).values.double()
-            ends = []
-            for q in (self.outliers / 2, 1 - self.outliers / 2):
-                low = math.floor(q * (x.shape[0] - 1))
-                high = min(low + 1, x.shape[0] - 1)
-                ends.append((ordered[low] + (ordered[high] - ordered[low]) * (q * (x.shape[0] - 1) - low)).float())
-            lower, upper = ends
-        else:
-            lower, upper = self.lower.to(x.device), self.upper.to(x.device)
-        zero, scale = 0.5 * lower + 0.5 * upper, 0.5 * upper - 0.5 * lower
-        exact = ((x < lower) | (x > upper)) & (self.outliers > 0)
-        if self.cap:
-            limit = math.ceil(self.cap * x.shape[1] - 1e-9)
-            excess = torch.where(scale > 0, torch.maximum(lower - x, x - upper) / scale, torch.full_like(x, torch.inf))
-            order = torch.where(exact, excess, torch.full_like(excess, -torch.inf)).argsort(dim=1, descending=True, stable=True)
-            exact &= torch.zeros_like(exact).scatter_(1, order[:, :limit], True)
-        return zero[None], scale[None], exact
-
-    def range_of_tokens(self, x):
-        """Zero and scale `[tokens, 1]`, and which values stay exact: the k largest, then the k smallest of the rest."""
-        k = 0 if self.outliers == 0 else max(1, math.floor(self.outliers * x.shape[1] / 2 + 0.5))
-        exact = torch.zeros_like(x, dtype=torch.bool)
-        if 2 * k >= x.shape[1]:
-            return torch.zeros_like(x[:, :1]), torch.zeros_like(x[:, :1]), ~exact
-        if k:  # ties to the lower channel
-            exact.scatter_(1, x.argsort(dim=1, descending=True, stable=True)[:, :k], True)
-            exact.scatter_(1, torch.where(exact, torch.full_like(x, torch.inf), x).argsort(dim=1, stable=True)[:, :k], True)
-        low = torch.where(exact, torch.full_like(x, torch.inf), x).amin(dim=1, keepdim=True)
-        high = torch.where(exact, torch.full_like(x, -torch.inf), x).amax(dim=1, keepdim=True)
-        zero = self.half(0.5 * low + 0.5 * high)
-        return zero, self.half(torch.maximum(high - zero, zero - low)), exact
-
-    def round_in_order(self, x, zero, scale, exact):
-        """One channel of every head at a time: its error goes into those to come, then coordinate descent on eᵀHe."""
-        first = torch.arange(self.heads)[:, None] * self.head_dim
-        columns = (self.order + first).flatten().to(x.device)  # channel at each coding position
-        spread = lambda range_: range_.expand(x.shape[0], x.shape[1])[:, columns].reshape(x.shape[0], self.heads, -1)
-        y, zero, scale, exact = spread(x).clone(), spread(zero), spread(scale), spread(exact)
-        target, q = y.clone(), torch.empty_like(y)
-        step = lambda j, value: self.round(value, zero[:, :, j], scale[:, :, j], exact[:, :, j], (self.order + first)[:, j])
-        for j in range(self.head_dim):
-            q[:, :, j] = step(j, y[:, :, j])
-            if self.feedback:
-                y[:, :, j + 1 :] -= self.updates[:, j, j + 1 :].to(x.device) * (y[:, :, j] - q[:, :, j])[:, :, None]
-        if self.icm:
-            fisher = self.fisher.to(x.device)
-            rest = torch.einsum("thj,hjk->thk", target - q, fisher)
-            for j in list(range(self.head_dim))[::-1] * self.icm:
-                better = step(j, q[:, :, j] + rest[:, :, j] / fisher[:, j, j])
-                rest -= fisher[:, j] * (better - q[:, :, j])[:, :, None]
-                q[:, :, j] = better
-        return torch.empty_like(x).index_copy_(1, columns, q.reshape(x.shape))
-
-    def __call__(self, x, first_position):
-        """`x`: `[tokens, kv_heads, head_dim]` of one sequence, its first token at `first_position`."""
-        flat = x.reshape(x.shape[0], -1).float()
-        sinks = min(max(self.sinks - first_position, 0), flat.shape[0])
-        coded = flat[sinks:]
-        if self.range == "window" and first_position:
-            raise ValueError("range=window takes the range of a whole window and cannot continue one")
-        if coded.shape[0]:
-            if self.mixing is not None:
-                coded = self.mix(coded * self.scale.to(x.device))
-            ranges = (self.range_of_channels if self.axis == "channel" else self.range_of_tokens)(coded)
-            if self.order is not None:
-                coded = self.round_in_order(coded, *ranges)
-            else:
-                coded = self.round(coded, *ranges, slice(None))
-            if self.mixing is not None:
-                coded = self.mix(coded) / self.scale.to(x.device)
-        return torch.cat([self.half(flat[:sinks]), coded]).reshape(x.shape).to(x.dtype)
+def fp16(x, unit=1.0):
+    stored = (x / unit).to(torch.float16).to(torch.float32)
+    if not torch.isfinite(stored).all():  # an error in kvq, too
+        raise OverflowError("an exact value or a range does not fit fp16: the calibration saw nothing as large")
+    return stored * unit
 
 
 def rotate(x, cos, sin):
@@ -168,68 +40,224 @@ def rotate(x, cos, sin):
     return x * cos.unsqueeze(2) + torch.cat([-x[..., half:], x[..., :half]], dim=-1) * sin.unsqueeze(2)
 
 
+class Side:
+    """Quantizer of the keys or the values of one layer."""
+
+    WORDS = {"codebook": "nuq int nf q4_0 q8_0 fp8", "axis": "channel token channel-group token-group", "range": "static online window none",
+             "rule": "threshold topk", "zero": "half integer", "rope": "pre post", "widths": "flat pair", "rotate": "none hadamard"}
+    FREE = "bits group outliers cap weights share qnorm recent flush levels feedback icm order damp clip".split()
+
+    def __init__(self, group, recipe, sinks, heads, head_dim):
+        for word, value in recipe.items():
+            if word not in self.FREE and value not in self.WORDS.get(word, "").split():
+                raise ValueError(f"{group.name}: this script does not know the recipe's {word} = {value!r}")
+        self.axis, self.sinks, self.heads, self.head_dim = recipe["axis"], sinks, heads, head_dim
+        self.range = recipe.get("range", "static" if self.axis == "channel" else "online")
+        self.rule = recipe.get("rule", "topk" if self.range == "online" else "threshold")
+        self.group, self.outliers, self.cap = recipe.get("group", 32), recipe.get("outliers", 0.0), recipe.get("cap", 0.0)
+        self.top_point = 2 ** recipe["bits"] - 1 if recipe.get("zero") == "integer" else None
+        self.rope = recipe.get("rope", "pre") if group.name.endswith("key") else None
+        self.recent, self.flush = recipe.get("recent", 0), recipe.get("flush", self.group if self.axis == "channel-group" else 1)
+        self.waits = self.recent > 0 or self.flush > 1 or self.axis == "channel-group"
+        # Of so many first tokens of a sequence those are coded: `flush` at once, as soon as so many have left the `recent` ones.
+        self.settled = lambda tokens: (tokens - self.recent).clamp(min=0) // self.flush * self.flush
+        self.half = lambda x, unit=2.0 ** int(group.attrs["exponent"]): fp16(x, unit)
+        tensor = lambda name: torch.from_numpy(group[name][...].astype("float32"))
+        bounded = self.range == "static" or self.outliers and self.rule == "threshold" and self.range == "online"
+        self.lower, self.upper = (tensor(name).flatten() if bounded else torch.zeros(heads * head_dim) for name in ("lower", "upper"))
+        self.fixed = recipe["codebook"] if recipe["codebook"] in ("q4_0", "q8_0", "fp8") else None
+        if self.fixed:
+            return
+        # For each channel its boundaries between levels, padded with infinity, and what its codes stand for.
+        names = [f"_{bits}" for bits in group["widths"][...].flatten()] if recipe.get("widths") == "pair" else [""] * heads * head_dim
+        books = {name: (tensor("centroids" + name), tensor("decoded" + name)) for name in set(names)}
+        rows = lambda which: [books[name][which][channel * len(books[name][which]) // len(names)] for channel, name in enumerate(names)]
+        boundaries = [0.5 * centroids[:-1] + 0.5 * centroids[1:] for centroids in rows(0)]
+        self.boundaries = torch.nn.utils.rnn.pad_sequence(boundaries, batch_first=True, padding_value=torch.inf)
+        self.decoded = torch.nn.utils.rnn.pad_sequence(rows(1), batch_first=True)
+        rotated, self.mixing = recipe.get("rotate") == "hadamard", torch.ones(1, 1)
+        while rotated and head_dim % (2 * len(self.mixing)) == 0:
+            self.mixing = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), self.mixing)
+        self.mixing, self.scale = self.mixing / math.sqrt(len(self.mixing)), tensor("rotation_scale").flatten() if rotated else torch.ones(1)
+        self.icm, self.order = recipe.get("icm", 0), None
+        if self.icm or recipe.get("feedback"):
+            self.order = torch.from_numpy(group["coding_order"][...].astype("int64"))
+            self.updates = tensor("feedback") if recipe.get("feedback") else torch.zeros(heads, head_dim, head_dim)
+            self.fisher = torch.stack([h[o][:, o] for h, o in zip(tensor("fisher"), self.order)]) if self.icm else None
+
+    def round(self, x, zero, scale, exact, channels):
+        """Nearest levels of these channels, `[tokens, channels]`; ties belong to the lower one. Exact values as they are stored."""
+        x_hat = torch.where(scale > 0, (x - zero) / scale, 0)
+        codes = torch.searchsorted(self.boundaries[channels].to(x.device), x_hat.T.contiguous())
+        result = zero + scale * self.decoded[channels].to(x.device).gather(1, codes).T
+        return torch.where(exact, self.half(torch.where(exact, x, 0)), result)
+
+    def round_fixed(self, x):
+        """e4m3, or blocks of 32 channels of a head with a scale."""
+        if self.fixed == "fp8":
+            return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+        blocks = x.reshape(-1, 32)
+        largest = blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True))
+        scale = largest / -8 if self.fixed == "q4_0" else largest.abs() / 127
+        ratio = torch.where(scale != 0, blocks * (1 / scale), 0)
+        codes = (ratio + 8.5).trunc().clamp(max=15) - 8 if self.fixed == "q4_0" else ratio.sign() * (ratio.abs() + 0.5).floor()
+        return (codes * fp16(scale)).reshape(x.shape)
+
+    def extremes(self, x, total):
+        """Of each row the k largest, then the k smallest of the rest; ties to the lower index. k is that of `total` values."""
+        k = max(1, math.floor(self.outliers * total / 2 + 0.5))
+        chosen = torch.zeros_like(x, dtype=torch.bool)
+        if 2 * k >= x.shape[1]:
+            return ~chosen
+        chosen.scatter_(1, x.argsort(dim=1, descending=True, stable=True)[:, :k], True)
+        return chosen.scatter_(1, torch.where(chosen, torch.inf, x).argsort(dim=1, stable=True)[:, :k], True)
+
+    def ranges(self, x, first):
+        """Zero and scale (they broadcast to `x`) and which values stay exact, of tokens at positions from `first` on."""
+        tokens, width = x.shape
+        together = {"channel": 1, "channel-group": 1, "token-group": self.group, "token": width}[self.axis]  # channels of a range
+        lower, upper = self.lower.to(x.device), self.upper.to(x.device)
+        if self.range == "window":  # the oracle: percentiles of the window itself
+            tails = torch.tensor([self.outliers / 2, 1 - self.outliers / 2], dtype=torch.float64, device=x.device)
+            ends = [torch.quantile(part.double().flatten(), tails).float().expand(part.shape[1], 2) for part in x.split(together, dim=1)]
+            lower, upper = torch.cat(ends).unbind(dim=1)
+        zero, scale = 0.5 * lower + 0.5 * upper, 0.5 * upper - 0.5 * lower
+        rows = torch.arange(first, first + tokens, device=x.device) // (self.group if self.axis == "channel-group" else 1)
+        exact = torch.zeros_like(x, dtype=torch.bool)
+        if self.outliers and self.rule == "threshold":
+            exact = (x < lower) | (x > upper)
+            if self.cap:  # those of a token that exceed most
+                excess = torch.where(scale > 0, torch.maximum(lower - x, x - upper) / scale, torch.inf)
+                order = torch.where(exact, excess, -torch.inf).argsort(dim=1, descending=True, stable=True)
+                exact &= torch.zeros_like(exact).scatter_(1, order[:, : math.ceil(self.cap * width - 1e-9)], True)
+        elif self.outliers and self.axis == "channel-group":
+            exact = torch.cat([self.extremes(part.T, self.group).T for part in x.split(rows.unique(return_counts=True)[1].tolist())])
+        elif self.outliers:
+            exact = self.extremes(x if self.range == "online" else torch.where(scale > 0, (x - zero) / scale, 0), width)
+        if self.range != "online":
+            return zero, scale, exact
+        cell = (rows - rows[0])[:, None] * width + torch.arange(width, device=x.device) // together
+        end = lambda bound, which: x.new_full((tokens * width,), bound).scatter_reduce(
+            0, cell.flatten(), torch.where(exact, bound, x).flatten(), which)[cell]
+        low, high = end(torch.inf, "amin"), end(-torch.inf, "amax")
+        low, high = torch.where(low <= high, low, 0), torch.where(low <= high, high, 0)  # 0 where all are exact
+        if self.top_point:
+            step = self.half((high - low).clamp(min=1e-5) / self.top_point)
+            return (self.top_point / 2 - (-low / step).round().clamp(0, self.top_point)) * step, self.top_point / 2 * step, exact
+        zero = self.half(0.5 * low + 0.5 * high)
+        return zero, self.half(torch.maximum(high - zero, zero - low)), exact
+
+    def round_in_order(self, x, zero, scale, exact):
+        """One channel of every head at a time: its error goes into those to come, then coordinate descent on eᵀHe."""
+        columns = self.order + torch.arange(self.heads)[:, None] * self.head_dim  # channel at each coding position
+        spread = lambda range_: range_.expand(x.shape[0], x.shape[1])[:, columns.flatten()].reshape(x.shape[0], self.heads, -1)
+        y, zero, scale, exact = spread(x).clone(), spread(zero), spread(scale), spread(exact)
+        target, q = y.clone(), torch.empty_like(y)
+        step = lambda j, value: self.round(value, zero[:, :, j], scale[:, :, j], exact[:, :, j], columns[:, j])
+        for j in range(self.head_dim):
+            q[:, :, j] = step(j, y[:, :, j])
+            y[:, :, j + 1 :] -= self.updates[:, j, j + 1 :].to(x.device) * (y[:, :, j] - q[:, :, j])[:, :, None]
+        if self.icm:
+            fisher = self.fisher.to(x.device)
+            rest = torch.einsum("thj,hjk->thk", target - q, fisher)
+            for j in list(range(self.head_dim))[::-1] * self.icm:
+                better = step(j, q[:, :, j] + rest[:, :, j] / fisher[:, j, j])
+                rest -= fisher[:, j] * (better - q[:, :, j])[:, :, None]
+                q[:, :, j] = better
+        return q.reshape(x.shape)[:, columns.flatten().argsort()]
+
+    def __call__(self, x, first):
+        """`x`: `[tokens, kv_heads, head_dim]` of one sequence from position `first` on. Sinks exact, the rest coded."""
+        flat = x.flatten(1).float()
+        sinks = min(max(self.sinks - first, 0), flat.shape[0])
+        coded = self.half(flat[sinks:]) if self.waits else flat[sinks:]  # tokens wait in fp16
+        if self.range == "window" and first:
+            raise ValueError("range=window takes the range of a whole window and cannot continue one")
+        if self.fixed:
+            coded = self.round_fixed(coded)
+        elif len(coded):
+            mix = lambda y: (y.reshape(len(y), -1, len(self.mixing)) @ self.mixing.to(y.device)).reshape(y.shape)
+            turned, scale = mix(coded * self.scale.to(x.device)), self.scale.to(x.device)
+            ranges = self.ranges(turned, first + sinks)
+            coded = mix(self.round(turned, *ranges, slice(None)) if self.order is None else self.round_in_order(turned, *ranges)) / scale
+        return torch.cat([self.half(flat[:sinks]), coded]).reshape(x.shape).to(x.dtype)
+
+
+class Layer:
+    """Quantizes one attention module of the model."""
+
+    def __init__(self, module, sides, rotary):
+        module.kvq_layer, self.sides, self.rotary = self, sides, rotary
+        keys = getattr(module, "k_norm", module.k_proj)  # they are quantized after their norm, where there is one
+        hook = lambda side: lambda _, args, output: self.project(sides[side], output)
+        note = lambda _, args, inputs: setattr(self, "now", (*inputs["position_embeddings"], inputs["position_ids"]))
+        self.handles = [module.register_forward_pre_hook(note, with_kwargs=True), keys.register_forward_hook(hook("key")),
+                        module.v_proj.register_forward_hook(hook("value"))]
+
+    def project(self, side, output):
+        """What becomes of a projection. Tokens that wait: exact ones, then coded ones as further heads, in the model's own cache."""
+        batch, tokens = output.shape[:2]
+        x = output.reshape(batch, tokens, side.heads, side.head_dim)
+        cos, sin, positions = (per_token.expand(batch, *per_token.shape[1:]) for per_token in self.now)
+        x = rotate(x.float(), cos, sin) if side.rope == "post" else x.float()
+        parts = [side.half(x)] if side.waits else []
+        if side.axis != "channel-group":  # whose groups attend() codes when they are full
+            parts.append(torch.stack([side(*one) for one in zip(x, positions[:, 0].tolist())]))
+        x = rotate(torch.cat(parts, dim=2), cos, -sin) if side.rope == "post" else torch.cat(parts, dim=2)  # the model rotates again
+        return (x if output.dim() == 4 else x.flatten(2)).to(output.dtype)
+
+    def versions(self, side, x, seen, repeats):
+        """Of `x`, `[batch, heads, tokens, head_dim]` from the cache: exact, coded, and where a query sees which."""
+        exact, coded = x.chunk(2, dim=1) if x.shape[1] > side.heads else (x, x)
+        if side.axis == "channel-group":
+            y = x.transpose(1, 2).float()
+            cos, sin = self.rotary(y, torch.arange(y.shape[1], device=x.device)[None]) if side.rope == "pre" else y.new_tensor([[[[1]]], [[[0]]]])
+            y, full = rotate(y, cos, -sin), int(side.settled(seen.max()))
+            y = torch.stack([torch.cat([side(one[:full], 0), one[full:]]) for one in y])
+            coded = rotate(y, cos, sin).transpose(1, 2).to(x.dtype)
+        settled = side.settled(seen) > torch.arange(x.shape[2], device=x.device)
+        return exact.repeat_interleave(repeats, dim=1), coded.repeat_interleave(repeats, dim=1), settled
+
+    def attend(self, query, key, value, attention_mask, scaling, **rest):
+        seen, repeats = self.now[2][:, None, :, None] + 1, query.shape[1] // self.sides["key"].heads
+        exact, coded, settled = self.versions(self.sides["key"], key, seen, repeats)
+        scores = torch.where(settled, query @ coded.mT, query @ exact.mT).float() * scaling
+        weights = (scores + attention_mask).softmax(dim=-1).to(query.dtype)
+        exact, coded, settled = self.versions(self.sides["value"], value, seen, repeats)
+        return ((weights * settled) @ coded + (weights * ~settled) @ exact).transpose(1, 2).contiguous(), weights
+
+
 class Quantizer:
     """A quantizer.h5; attach it to a model of the shape that it was fitted for."""
 
     def __init__(self, path):
-        import tomllib  # Python 3.11
-
         with h5py.File(path, "r") as file:
             text = lambda name: file.attrs[name].decode() if isinstance(file.attrs[name], bytes) else file.attrs[name]
             if file.attrs.get("complete") != 1 or text("kvq_schema") != "quantizer" or text("schema_version").split(".")[0] != "1":
                 raise ValueError(f"{path}: is no complete quantizer file of schema version 1")
             self.name, recipe = text("recipe"), tomllib.loads(text("recipe_toml"))
-            unknown = set(recipe) - {"sinks", "key", "value"}
-            if unknown:
+            if unknown := set(recipe) - {"sinks", "key", "value"}:
                 raise ValueError(f"{path}: this script does not know the recipe's {', '.join(sorted(unknown))}")
-            self.heads, self.head_dim = int(file.attrs["kv_heads"]), int(file.attrs["head_dim"])
-            self.layers = []
-            for layer in range(int(file.attrs["layers"])):
-                group = file[f"layers/{layer:02}"]
-                self.layers.append({side: Side(group[side], {"axis": axis, **recipe[side]}, recipe.get("sinks", 1), self.heads, self.head_dim)
-                                    for side, axis in (("key", "channel"), ("value", "token"))})
+            common = recipe.get("sinks", 1), int(file.attrs["kv_heads"]), int(file.attrs["head_dim"])
+            self.layers = [{side: Side(file[f"layers/{layer:02}/{side}"], {"axis": axis, **recipe[side]}, *common)
+                            for side, axis in (("key", "channel"), ("value", "token"))} for layer in range(int(file.attrs["layers"]))]
 
     @contextlib.contextmanager
     def attached(self, model):
         """Quantizes the model's keys and values as long as the context lasts."""
-        blocks = model.get_decoder().layers
-        if len(blocks) != len(self.layers):
-            raise ValueError(f"{self.name} is for {len(self.layers)} layers, the model has {len(blocks)}")
-        handles = []
-        try:
-            for block, sides in zip(blocks, self.layers):
-                handles += self._attach(block.self_attn, sides)
+        decoder, usual = model.get_decoder(), model.config._attn_implementation
+        if len(decoder.layers) != len(self.layers):
+            raise ValueError(f"{self.name} is for {len(self.layers)} layers, the model has {len(decoder.layers)}")
+        with contextlib.ExitStack() as undo:
+            for block, sides in zip(decoder.layers, self.layers):
+                for handle in Layer(block.self_attn, sides, decoder.rotary_emb).handles:
+                    undo.callback(handle.remove)
+            if any(side.waits for sides in self.layers for side in sides.values()):
+                transformers.AttentionInterface.register("kvq_hf", lambda module, *args, **rest: module.kvq_layer.attend(*args, **rest))
+                transformers.AttentionMaskInterface.register("kvq_hf", transformers.masking_utils.eager_mask)
+                undo.callback(model.set_attn_implementation, usual)
+                model.set_attn_implementation("kvq_hf")
             yield model
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _attach(self, attention, sides):
-        state = {}
-
-        def before(module, args, kwargs):
-            state["angles"] = kwargs["position_embeddings"]
-            state["positions"] = kwargs.get("position_ids")
-
-        def quantize(side):
-            def hook(module, args, output):
-                batch, tokens = output.shape[:2]
-                x = output.reshape(batch, tokens, self.heads, self.head_dim)
-                cos, sin = (angle.expand(batch, -1, -1).float() for angle in state["angles"])
-                if side.post_rope:
-                    x = rotate(x.float(), cos, sin)
-                positions = state["positions"]
-                first = [0] * batch if positions is None else positions[:, 0].expand(batch).tolist()
-                x = torch.stack([side(x[sequence], first[sequence]) for sequence in range(batch)])
-                if side.post_rope:  # the model rotates once more
-                    x = rotate(x, cos, -sin)
-                return x.reshape(output.shape).to(output.dtype)
-
-            return hook
-
-        keys = getattr(attention, "k_norm", attention.k_proj)  # keys are quantized after their norm, where there is one
-        return [attention.register_forward_pre_hook(before, with_kwargs=True), keys.register_forward_hook(quantize(sides["key"])),
-                attention.v_proj.register_forward_hook(quantize(sides["value"]))]
 
 
 @torch.inference_mode()
@@ -248,37 +276,23 @@ def main():
     parser.add_argument("--max-windows", type=int, default=0, help="0: all")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    place = {"pretrained_model_name_or_path": options.model}
-    if options.model.endswith(".gguf"):
-        folder, _, name = options.model.rpartition("/")
-        place = {"pretrained_model_name_or_path": folder or ".", "gguf_file": name}
-    model = AutoModelForCausalLM.from_pretrained(**place, dtype=getattr(torch, options.dtype), local_files_only=True).to(options.device).eval()
-    with open(options.text, encoding="utf-8", newline="") as file:
-        text = file.read()
-    if options.text.endswith(".json"):
-        ids = json.loads(text)
-    else:
-        ids = AutoTokenizer.from_pretrained(**place, local_files_only=True)(text, add_special_tokens=False).input_ids
-    windows = len(ids) // options.seqlen
-    windows = min(windows, options.max_windows) if options.max_windows else windows
+    path = pathlib.Path(options.model)
+    path, place = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
+    load = lambda kind, **more: kind.from_pretrained(path, **place, local_files_only=True, **more)
+    model = load(transformers.AutoModelForCausalLM, dtype=getattr(torch, options.dtype)).to(options.device).eval()
+    encode = json.loads if options.text.endswith(".json") else lambda text: load(transformers.AutoTokenizer)(text, add_special_tokens=False).input_ids
+    ids = encode(pathlib.Path(options.text).read_bytes().decode())
+    windows = min(len(ids) // options.seqlen, options.max_windows or len(ids))
     if windows == 0:
         sys.exit(f"{options.text}: {len(ids)} tokens do not fill one window of {options.seqlen}")
     ids = torch.tensor(ids[: windows * options.seqlen], device=options.device).reshape(windows, options.seqlen)
-    results = []
     for path in [None, *options.quantizer]:
         quantizer = Quantizer(path) if path else None
         with quantizer.attached(model) if quantizer else contextlib.nullcontext():
             nll = [window_nll(model, window) for window in ids]
         mean = sum(nll) / windows
-        results.append({"name": quantizer.name if quantizer else "none", "nll": mean, "ppl": math.exp(mean), "window_nll": nll})
-        if not options.json:
-            print(f"{results[-1]['name']:<24} nll {mean:.6f}  ppl {math.exp(mean):.4f}")
-    if options.json:
-        print(json.dumps({"seqlen": options.seqlen, "windows": windows, "results": results}, indent=2))
+        print(json.dumps({"name": quantizer.name if quantizer else "none", "nll": mean, "ppl": math.exp(mean), "window_nll": nll}), flush=True)
 
 
 if __name__ == "__main__":
