@@ -75,13 +75,14 @@ class FirstRecent final : public LayerEviction {
     const at::Tensor query = rows_by_head(input.query.narrow(0, first_query, count), kv_heads).mul(scale);
     const at::Tensor scores = at::bmm(query, keys.transpose(1, 2));
     if (recipe_.cache_positions && first > 0 && evicted(end - 1)) {
-      const at::Tensor moved =
-          rows_by_head(by_cache_position(input, first_query, count), kv_heads).mul(scale);
+      const at::Tensor moved = rows_by_head(by_cache_position(input, first_query, count), kv_heads).mul(scale);
       scores.narrow(2, 0, first).copy_(at::bmm(moved, keys.narrow(1, 0, first).transpose(1, 2)));
     }
     hide(scores, begin, count, first, from);
     const at::Tensor sums = at::bmm(at::softmax(scores, -1), values);
-    return sums.view({kv_heads, heads / kv_heads, count, head_dim}).permute({2, 0, 1, 3}).reshape({count, heads, head_dim});
+    return sums.view({kv_heads, heads / kv_heads, count, head_dim})
+        .permute({2, 0, 1, 3})
+        .reshape({count, heads, head_dim});
   }
 
   /// Queries as if kept tokens were all that there is; runs of queries that see equally many turn together.

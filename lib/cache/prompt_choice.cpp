@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <kvq/cache/aligned_floats.h>
+#include <kvq/cache/grown_tokens.h>
 #include <kvq/cache/internal/eviction_rules.h>
 #include <kvq/cache/page_loops.h>
 #include <kvq/core/error.h>
@@ -74,24 +75,6 @@ class PromptChoice final : public LayerEviction {
   }
 
  private:
-  /// Tokens at the front of a tensor with room for more.
-  struct Grown {
-    at::Tensor store;
-    std::int64_t length = 0;
-
-    void append(const at::Tensor& more) {
-      const std::int64_t needed = length + more.size(0);
-      if (!store.defined() || needed > store.size(0)) {
-        at::Tensor larger = at::empty({std::max(2 * length, needed), more.size(1), more.size(2)}, more.options());
-        if (length > 0) larger.narrow(0, 0, length).copy_(store.narrow(0, 0, length));
-        store = larger;
-      }
-      store.narrow(0, length, more.size(0)).copy_(more);
-      length = needed;
-    }
-    at::Tensor all() const { return store.narrow(0, 0, length); }
-  };
-
   std::int64_t observed_count() const { return std::min<std::int64_t>(recipe_.observe, *prompt_); }
 
   /// Keeps those of the queries at `first` … that are among the last of the prompt.
@@ -182,9 +165,9 @@ class PromptChoice final : public LayerEviction {
   KvShape shape_;
   int layer_, threads_;
   const std::optional<std::int64_t>& prompt_;
-  at::Tensor observed_;  ///< `[up to observe, heads, head_dim]` fp32
-  KeptTokens chosen_;    ///< empty before the choice
-  Grown keys_, values_;  ///< chosen tokens, then all that came since
+  at::Tensor observed_;        ///< `[up to observe, heads, head_dim]` fp32
+  KeptTokens chosen_;          ///< empty before the choice
+  GrownTokens keys_, values_;  ///< chosen tokens, then all that came since
   std::int64_t length_ = 0;
 };
 

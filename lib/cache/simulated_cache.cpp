@@ -5,12 +5,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <kvq/cache/cache_checks.h>
 #include <kvq/cache/eviction.h>
+#include <kvq/cache/grown_tokens.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/linear.h>
@@ -30,45 +30,21 @@ at::Tensor without_first(const at::Tensor& x, std::int64_t count) {
   return x.narrow(0, count, x.size(0) - count).clone();
 }
 
-/// Tokens so far at the front of a tensor with room for more.
-struct Grown {
-  at::Tensor store;  ///< `[room, kv_heads, head_dim]`
-  std::int64_t length = 0;
-
-  void append(const at::Tensor& more) {
-    const std::int64_t needed = length + more.size(0);
-    if (length == 0) {
-      store = more;
-    } else {
-      if (needed >
-          store.size(0)) {  // doubling: a token by token continuation copies each token a constant number of times
-        at::Tensor larger =
-            at::empty({std::max(2 * store.size(0), needed), more.size(1), more.size(2)}, more.options());
-        larger.narrow(0, 0, length).copy_(store.narrow(0, 0, length));
-        store = larger;
-      }
-      store.narrow(0, length, more.size(0)).copy_(more);
-    }
-    length = needed;
-  }
-  at::Tensor all() const { return store.narrow(0, 0, length); }
-};
-
 }  // namespace
 
 /// Keys or values of one layer.
 struct SimulatedCache::Tokens {
-  Grown settled;       ///< as they stay
-  at::Tensor waiting;  ///< fp32, before RoPE if that is where they are quantized: tokens that are still exact
-  at::Tensor exact;    ///< the same as attention takes them
+  GrownTokens settled;  ///< as they stay
+  at::Tensor waiting;   ///< fp32, before RoPE if that is where they are quantized: tokens that are still exact
+  at::Tensor exact;     ///< the same as attention takes them
   /// Exact values per token, 0 for sinks and what is not settled; with eviction `[tokens, kept_lists()]`.
   std::vector<std::uint32_t> outliers;
 };
 
 struct SimulatedCache::Layer {
-  std::vector<SideSimulator> simulators;  ///< by Side; none for an unquantized recipe
-  std::int64_t length = 0;                ///< tokens so far
-  Tokens tokens[2];                       ///< by Side
+  std::vector<SideSimulator> simulators;    ///< by Side; none for an unquantized recipe
+  std::int64_t length = 0;                  ///< tokens so far
+  Tokens tokens[2];                         ///< by Side
   std::unique_ptr<LayerEviction> eviction;  ///< null: all tokens are kept
 };
 
@@ -84,8 +60,8 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
   const Recipe& recipe = quantizer_->recipe;
   validate_eviction(recipe.eviction);
   if (recipe.evicts() && parts_.side) {
-    fail(ErrorKind::Usage, fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache",
-                                       short_form(recipe)));
+    fail(ErrorKind::Usage,
+         fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache", short_form(recipe)));
   }
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
@@ -118,9 +94,9 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
   const std::span<float> values = writable_numbers(x);
   const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * x.size(1) * x.size(2)));
   const std::int64_t lists = kept_lists(*quantizer_);
-  const std::span<std::uint32_t> outliers =
-      std::span(tokens.outliers)
-          .subspan(static_cast<std::size_t>((first + sinks) * lists), static_cast<std::size_t>((x.size(0) - sinks) * lists));
+  const std::span<std::uint32_t> outliers = std::span(tokens.outliers)
+                                                .subspan(static_cast<std::size_t>((first + sinks) * lists),
+                                                         static_cast<std::size_t>((x.size(0) - sinks) * lists));
   std::int64_t token = first;  // of the first value in the call below that may throw
   try {
     if (!rounded) simulator.round_exact(exact);

@@ -335,6 +335,32 @@ bool says(const std::string& text, const Recipe& recipe) {
   }
 }
 
+std::string_view name_of(std::string_view word) { return word.substr(0, word.find('=')); }
+
+/// A preset and the words that change it; nullopt: no preset is near. `words` is what the recipe has.
+std::optional<std::string> preset_form(const Recipe& recipe, const std::vector<std::string>& words) {
+  static const std::vector<std::string> kOff = {"widths=flat", "rotate=none", "feedback=off", "icm=0", "clip=1"};
+  for (const std::string_view name : kPresetNames) {
+    const SideRecipe key = *preset_side(name, Side::Key), value = *preset_side(name, Side::Value);
+    const std::vector<std::string> usual = words_of(key, Side::Key, &value);
+    std::vector<std::string> changes;
+    for (const std::string& word : words) {
+      if (std::find(usual.begin(), usual.end(), word) == usual.end()) changes.push_back(word);
+    }
+    const auto is_named = [](std::string_view wanted) {
+      return [wanted](const std::string& word) { return name_of(word) == wanted; };
+    };
+    for (const std::string& word : usual) {
+      if (std::any_of(words.begin(), words.end(), is_named(name_of(word)))) continue;
+      const auto off = std::find_if(kOff.begin(), kOff.end(), is_named(name_of(word)));
+      changes.push_back(off != kOff.end() ? *off : fmt::format("levels={}", 1 << recipe.value.bits));
+    }
+    std::string text = join(std::string(name), changes);
+    if (says(text, recipe)) return text;
+  }
+  return std::nullopt;
+}
+
 /// Without eviction.
 std::string quantizing_form(const Recipe& recipe) {
   if (!recipe.quantized) return "none";
@@ -344,14 +370,14 @@ std::string quantizing_form(const Recipe& recipe) {
   const std::string sinks = fmt::format("sink={}", recipe.sinks);
   const bool no_usual_sinks = is_block_format(recipe.key.codebook) && is_block_format(recipe.value.codebook);
   const bool default_sinks = recipe.sinks == (no_usual_sinks ? 0 : Recipe{}.sinks);
-  for (const std::string_view name : kPresetNames) {
-    if (recipe.key == preset_side(name, Side::Key) && recipe.value == preset_side(name, Side::Value))
-      return default_sinks ? std::string(name) : fmt::format("{}:{}", name, sinks);
-  }
   std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
   if (!default_sinks) words.push_back(sinks);
+  const std::optional<std::string> by_preset = preset_form(recipe, words);
   std::string both = join(head_of(recipe.key), words);
-  if (says(both, recipe)) return both;  // else the sides differ in more than the shared words can say
+  if (says(both, recipe)) {
+    return by_preset && by_preset->size() < both.size() ? *by_preset : both;
+  }
+  if (by_preset) return *by_preset;  // else the sides differ in more than shared words can say
   std::vector<std::string> key_words = words_of(recipe.key, Side::Key, nullptr);
   if (!default_sinks) key_words.push_back(sinks);
   return fmt::format("K={}/V={}", join(head_of(recipe.key), key_words),

@@ -15,11 +15,6 @@ namespace {
 constexpr std::size_t kLongestCachedWord = 64;  // bytes; longer ones hardly come twice
 constexpr std::size_t kMostCachedWords = 1 << 20;
 
-struct TextHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-};
-
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   std::size_t done = 0;
@@ -71,6 +66,11 @@ class BpeTokenizer::Run {
   }
 
  private:
+  struct TextHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
   void stage(std::string_view text, std::size_t index) {
     if (index < t_.splits_.size()) {
       return t_.splits_[index].split(text, scratch_, [&](std::string_view piece) { stage(piece, index + 1); });
