@@ -1,5 +1,8 @@
 #include "common/paths.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -17,9 +20,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kInputs[] = {"--model",     "--text",          "--calib",           "--thresholds",
-                                   "--quantizer", "--weight-fisher", "--recipe",          "--weights",
-                                   "file",        "reports",         "--calibration-text"};
+constexpr const char* kInputs[] = {
+    "--model",  "--text",    "--calib", "--thresholds", "--quantizer",        "--weight-fisher",
+    "--recipe", "--weights", "file",    "reports",      "--calibration-text", "--tasks"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {
@@ -83,6 +86,12 @@ void check_output(const std::string& option, const fs::path& output, const std::
 void check_log_file(const fs::path& file, const std::vector<NamedPath>& inputs) {
   check_output("--log-file", file, inputs);
   std::error_code error;
+  if (fs::is_fifo(file, error)) {  // opening one that nobody reads would wait for ever
+    const int descriptor = open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    if (descriptor < 0)
+      fail(ErrorKind::Usage, fmt::format("--log-file '{}' is a pipe that nobody reads", file.string()));
+    close(descriptor);
+  }
   if (!fs::is_regular_file(file, error) || fs::file_size(file, error) == 0) return;
   char begin[5] = {};
   std::ifstream(file, std::ios::binary).read(begin, sizeof begin);

@@ -52,7 +52,14 @@ Tool::Tool(std::string name, std::string description) : impl_(std::make_unique<I
   impl_->app.name(std::move(name));
   impl_->app.description(std::move(description));
   impl_->app.set_version_flag("--version", std::string(KVQ_VERSION));
-  impl_->app.set_config("--config", "", "TOML file with the same options; the command line wins");
+  impl_->app.set_config("--config", "", "TOML file with the same options; the command line wins")
+      ->check([](const std::string& file) {  // before it is opened, which would wait for a pipe
+        std::error_code error;
+        const auto status = std::filesystem::status(file, error);
+        const bool odd = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+                         !std::filesystem::is_directory(status);
+        return odd ? fmt::format("'{}' is not a regular file (a pipe or a device?)", file) : std::string();
+      });
   impl_->app.config_formatter(std::make_shared<TomlConfig>(impl_->app));
   impl_->app.fallthrough();  // `kvq-eval perplexity --config FILE`: also behind the subcommand
   impl_->app.get_formatter()->column_width(34);

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <iterator>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -303,7 +303,10 @@ ReportDocument read_report(const std::filesystem::path& path) {
     fail(ErrorKind::Input, fmt::format("{}: is a folder; its report.json is needed", name));
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(ErrorKind::Input, fmt::format("{}: cannot be read", name));
-  const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::ostringstream read;
+  read << file.rdbuf();  // sets a bit where an iterator would throw
+  if (!read) fail(ErrorKind::Input, fmt::format("{}: is empty or cannot be read", name));
+  const std::string content = std::move(read).str();
   const Json json = Json::parse(content, nullptr, false);
   if (json.is_discarded())
     fail(ErrorKind::Format, fmt::format("{}: is no JSON; a report.json of kvq-eval is needed", name));

@@ -119,4 +119,9 @@ json read_json_file(const std::filesystem::path& path) {
   return parse_strict_json(path.string(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+std::string json_problem(std::string_view what) {
+  const std::size_t end = what.starts_with("[json.") ? what.find("] ") : std::string_view::npos;
+  return std::string(end == std::string_view::npos ? what : what.substr(end + 2));
+}
+
 }  // namespace kvq

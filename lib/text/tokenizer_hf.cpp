@@ -8,6 +8,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/mapped_file.h>
+#include <kvq/formats/strict_json.h>
 #include <kvq/formats/hf_folder.h>
 #include <kvq/formats/printable.h>
 #include <kvq/text/tokenizer_json.h>
@@ -39,7 +40,8 @@ class HfReader {
     const json file = read_json_file(where_);
     const json config = optional_file("tokenizer_config.json");
     try {
-      const auto part = [&](const char* name) { return file.contains(name) ? file[name] : json(); };
+      const json missing;
+      const auto part = [&](const char* name) -> const json& { return file.contains(name) ? file[name] : missing; };
       const json& model = require_bpe(file);
       read_normalizer(part("normalizer"), where_, spec_);
       read_pre_tokenizer(part("pre_tokenizer"), where_, spec_);
@@ -47,19 +49,19 @@ class HfReader {
       read_post_processor(part("post_processor"), where_, spec_);
       read_tokens(model, part("added_tokens"));
     } catch (const json::exception& error) {
-      damaged(where_, error.what());
+      damaged(where_, json_problem(error.what()));
     }
     try {
       read_config_tokens(config);
       finish_tokens();
       read_config(config);
     } catch (const json::exception& error) {
-      damaged((folder_ / "tokenizer_config.json").string(), error.what());
+      damaged((folder_ / "tokenizer_config.json").string(), json_problem(error.what()));
     }
     try {
       read_model(file["model"]);
     } catch (const json::exception& error) {
-      damaged(where_, error.what());
+      damaged(where_, json_problem(error.what()));
     }
     return std::move(spec_);
   }
@@ -223,7 +225,10 @@ class HfReader {
     if (!model_config.contains(name + "_id")) return std::nullopt;
     const json& id = model_config[name + "_id"];
     const json& first = id.is_array() && !id.empty() ? id[0] : id;
-    return first.is_number_integer() ? std::optional(first.get<std::int32_t>()) : std::nullopt;
+    if (first.is_null() || id.empty()) return std::nullopt;
+    if (!first.is_number_integer())
+      damaged((folder_ / "config.json").string(), fmt::format("{}_id is {}, not an id", name, first.dump()));
+    return first.get<std::int32_t>();
   }
 
   void read_chat_template(const json& config) {

@@ -45,6 +45,9 @@ refused pipe timeout 20 kvq-fisher --model model.gguf --text pipe -o o.h5
 refused pipe timeout 20 kvq-threshold --calib pipe -o o.h5
 refused pipe timeout 20 kvq-fit --calib calib.h5 --thresholds pipe --recipe nuq3-1% -o o.h5
 refused pipe timeout 20 kvq-eval perplexity --model model.gguf --text text.txt --quantizer pipe
+refused pipe timeout 20 kvq-eval tasks --model model.gguf --tasks pipe
+refused pipe timeout 20 "${fisher[@]}" --config pipe -o o.h5
+refused pipe timeout 20 "${fisher[@]}" --log-file pipe -o o.h5
 ln -s loop loop
 refused loop "${fisher[@]/model.gguf/loop}" -o o.h5
 refused loop "${fisher[@]}" -o loop
