@@ -17,7 +17,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlock = 128;  ///< queries that share columns
+constexpr std::int64_t kQueryBlock = 128;  ///< queries that share columns
 
 /// `[tokens, heads, head_dim]` to `[kv_heads, group · tokens, head_dim]`, fp32.
 at::Tensor rows_by_head(const at::Tensor& query, std::int64_t kv_heads) {
@@ -35,8 +35,8 @@ class FirstRecent final : public LayerEviction {
   at::Tensor attend(const EvictionInput& input) override {
     const std::int64_t tokens = input.query.size(0);
     std::vector<at::Tensor> results;
-    for (std::int64_t first = 0; first < tokens; first += kBlock)
-      results.push_back(block(input, first, std::min(kBlock, tokens - first)));
+    for (std::int64_t first = 0; first < tokens; first += kQueryBlock)
+      results.push_back(block(input, first, std::min(kQueryBlock, tokens - first)));
     length_ = input.first_position + tokens;
     return at::cat(results, 0);
   }
@@ -75,13 +75,14 @@ class FirstRecent final : public LayerEviction {
     const at::Tensor query = rows_by_head(input.query.narrow(0, first_query, count), kv_heads).mul(scale);
     const at::Tensor scores = at::bmm(query, keys.transpose(1, 2));
     if (recipe_.cache_positions && first > 0 && evicted(end - 1)) {
-      const at::Tensor moved =
-          rows_by_head(by_cache_position(input, first_query, count), kv_heads).mul(scale);
+      const at::Tensor moved = rows_by_head(by_cache_position(input, first_query, count), kv_heads).mul(scale);
       scores.narrow(2, 0, first).copy_(at::bmm(moved, keys.narrow(1, 0, first).transpose(1, 2)));
     }
     hide(scores, begin, count, first, from);
     const at::Tensor sums = at::bmm(at::softmax(scores, -1), values);
-    return sums.view({kv_heads, heads / kv_heads, count, head_dim}).permute({2, 0, 1, 3}).reshape({count, heads, head_dim});
+    return sums.view({kv_heads, heads / kv_heads, count, head_dim})
+        .permute({2, 0, 1, 3})
+        .reshape({count, heads, head_dim});
   }
 
   /// Queries as if kept tokens were all that there is; runs of queries that see equally many turn together.

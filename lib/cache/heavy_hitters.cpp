@@ -1,8 +1,8 @@
 // h2o: each kv head keeps the newest tokens and, of the others, those that queries have given most weight.
 //
-// Tokens stand in columns, oldest first. Evicted ones keep theirs, hidden, until the next multiple of kBlock tokens; so
-// what stands in which column, and the order of all sums, follows from the position alone, and a head's choice comes out
-// the same to the bit however the tokens are cut into calls.
+// Tokens stand in columns, oldest first. Evicted ones keep theirs, hidden, until the next multiple of kColumnBlock
+// tokens; so what stands in which column, and the order of all sums, follows from the position alone, and a head's
+// choice comes out the same to the bit however the tokens are cut into calls.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kColumnBlock = 64;
 constexpr std::int64_t kLine = 16;  ///< floats; PageLoops::multiply takes whole lines of columns
 constexpr float kNever = std::numeric_limits<float>::infinity();
 
@@ -50,7 +50,7 @@ class Head {
     float* result;
   };
   void run(const Tokens& tokens) {
-    if (tokens.first % kBlock == 0) compact();
+    if (tokens.first % kColumnBlock == 0) compact();
     const auto before = static_cast<std::int64_t>(position_.size());
     append(tokens);
     const std::int64_t rows = tokens.count * group_, columns = whole_lines(before + tokens.count);
@@ -65,9 +65,9 @@ class Head {
     for (std::int64_t token = 0; token < tokens.count; ++token)
       answer(tokens.first + token, before + token + 1, scores + token * group_ * columns, columns);
     float* sums = sums_.reserve(static_cast<std::size_t>(rows * value_stride_));
-    loops.multiply(scores, static_cast<int>(columns), static_cast<int>(rows),
-                   static_cast<int>(before + tokens.count), values_.data(), static_cast<int>(value_stride_),
-                   static_cast<int>(value_stride_), sums, static_cast<int>(value_stride_), false);
+    loops.multiply(scores, static_cast<int>(columns), static_cast<int>(rows), static_cast<int>(before + tokens.count),
+                   values_.data(), static_cast<int>(value_stride_), static_cast<int>(value_stride_), sums,
+                   static_cast<int>(value_stride_), false);
     for (std::int64_t row = 0; row < rows; ++row) {
       std::copy_n(sums + row * value_stride_, head_dim_,
                   tokens.result + row / group_ * tokens.query_stride + row % group_ * head_dim_);
@@ -75,7 +75,8 @@ class Head {
   }
 
  private:
-  /// The query at `position`, whose own token is the last of `seen` columns: evicts, then turns its scores into weights.
+  /// The query at `position`, whose own token is the last of `seen` columns: evicts, then turns its scores into
+  /// weights.
   void answer(std::int64_t position, std::int64_t seen, float* scores, std::int64_t stride) {
     const std::int64_t budget = eviction_budget(*recipe_, position + 1);
     const std::int64_t newest = budget - heavy_budget(*recipe_, budget);
@@ -96,7 +97,8 @@ class Head {
       math.scale(scores, seen, static_cast<float>(1.0 / total));
       for (const std::int64_t column : hidden_) scores[column] = 0.0f;  // e^-inf is the least normal number here
       std::fill(scores + seen, scores + stride, 0.0f);
-      for (std::int64_t column = 0; column < seen; ++column) weight_[static_cast<std::size_t>(column)] += scores[column];
+      for (std::int64_t column = 0; column < seen; ++column)
+        weight_[static_cast<std::size_t>(column)] += scores[column];
     }
   }
 
@@ -114,7 +116,7 @@ class Head {
 
   void make_room(std::int64_t columns) {
     if (columns <= room_) return;
-    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kBlock;
+    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kColumnBlock;
     std::vector<float> larger(static_cast<std::size_t>(head_dim_ * room));
     for (int channel = 0; channel < head_dim_; ++channel)
       std::copy_n(keys_.begin() + channel * room_, room_, larger.begin() + channel * room);
@@ -150,8 +152,8 @@ class Head {
   int group_, head_dim_;
   std::int64_t value_stride_, room_ = 0, kept_ = 0;
   std::vector<std::int64_t> position_, hidden_;
-  std::vector<float> weight_;          ///< kNever: evicted
-  std::vector<float> keys_, values_;   ///< `[head_dim][room]`, `[room][value_stride]`
+  std::vector<float> weight_;         ///< kNever: evicted
+  std::vector<float> keys_, values_;  ///< `[head_dim][room]`, `[room][value_stride]`
   AlignedFloats query_, scores_, sums_;
 };
 
@@ -163,17 +165,19 @@ class HeavyHitters final : public LayerEviction {
   }
 
   at::Tensor attend(const EvictionInput& input) override {
-    const std::int64_t tokens = input.query.size(0), kv_width = shape_.width(), query_width = shape_.heads * shape_.head_dim;
+    const std::int64_t tokens = input.query.size(0), kv_width = shape_.width(),
+                       query_width = shape_.heads * shape_.head_dim;
     const auto newest = [&](const at::Tensor& x) {
       return x.narrow(0, input.first_position, tokens).to(at::kFloat).contiguous();
     };
-    const at::Tensor query = input.query.to(at::kFloat).contiguous(), key = newest(input.keys), value = newest(input.values);
+    const at::Tensor query = input.query.to(at::kFloat).contiguous(), key = newest(input.keys),
+                     value = newest(input.values);
     const at::Tensor result = at::empty({tokens, shape_.heads, shape_.head_dim}, query.options());
     parallel_for(shape_.kv_heads, threads_, [&](std::int64_t head) {
       const std::int64_t of_kv = head * shape_.head_dim, of_query = of_kv * shape_.queries_per_kv_head();
       for (std::int64_t token = 0; token < tokens;) {
         const std::int64_t first = input.first_position + token;
-        const std::int64_t count = std::min(kBlock - first % kBlock, tokens - token);
+        const std::int64_t count = std::min(kColumnBlock - first % kColumnBlock, tokens - token);
         const std::int64_t kv_at = token * kv_width + of_kv, query_at = token * query_width + of_query;
         heads_[static_cast<std::size_t>(head)].run({first, count, key.const_data_ptr<float>() + kv_at,
                                                     value.const_data_ptr<float>() + kv_at,
