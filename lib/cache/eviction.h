@@ -2,9 +2,10 @@
 // Which tokens of one layer a simulated cache keeps, and attention over them. One pass over many queries gives what a
 // token-by-token decode loop gives, however the tokens are cut into calls:
 //
-//   first-recent, h2o   a token is appended, then what exceeds the budget goes, then its query is answered: query t sees
-//                       at most eviction_budget(t + 1) tokens, itself among them. h2o judges by the weights that queries
-//                       before t gave; weights of the query heads that share a kv head are added.
+//   first-recent, h2o   a token is appended, then what exceeds the budget goes, then its query is answered: query t
+//   sees
+//                       at most eviction_budget(t + 1) tokens, itself among them. h2o judges by the weights that
+//                       queries before t gave; weights of the query heads that share a kv head are added.
 //   snapkv, pyramidkv   queries of the prompt see all of it; then the choice is made; queries after it see what was
 //                       chosen and everything that has come since. The votes of the query heads that share a kv head
 //                       are added before they are pooled.
@@ -28,7 +29,7 @@ namespace kvq {
 /// Consecutive new tokens.
 struct EvictionInput {
   std::int64_t first_position = 0;
-  at::Tensor query;    ///< `[tokens, heads, head_dim]`, rotated
+  at::Tensor query;  ///< `[tokens, heads, head_dim]`, rotated
   at::Tensor unrotated_query;
   at::Tensor keys, values;  ///< `[first_position + tokens, kv_heads, head_dim]`: all tokens so far; keys rotated
   bool bf16 = false;

@@ -19,7 +19,7 @@ namespace kvq {
 
 namespace {
 
-std::span<float> numbers(const at::Tensor& x) {
+std::span<float> writable_numbers(const at::Tensor& x) {
   return {x.mutable_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
 }
 
@@ -66,9 +66,9 @@ struct SimulatedCache::Tokens {
 };
 
 struct SimulatedCache::Layer {
-  std::vector<SideSimulator> simulators;  ///< by Side; none for an unquantized recipe
-  std::int64_t length = 0;                ///< tokens so far
-  Tokens tokens[2];                       ///< by Side
+  std::vector<SideSimulator> simulators;    ///< by Side; none for an unquantized recipe
+  std::int64_t length = 0;                  ///< tokens so far
+  Tokens tokens[2];                         ///< by Side
   std::unique_ptr<LayerEviction> eviction;  ///< null: all tokens are kept
 };
 
@@ -84,8 +84,8 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
   const Recipe& recipe = quantizer_->recipe;
   validate_eviction(recipe.eviction);
   if (recipe.evicts() && parts_.side) {
-    fail(ErrorKind::Usage, fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache",
-                                       short_form(recipe)));
+    fail(ErrorKind::Usage,
+         fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache", short_form(recipe)));
   }
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
@@ -115,12 +115,12 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
                             std::int64_t sinks, bool rounded) {
   if (x.size(0) == 0) return;
   const SideSimulator& simulator = layers_[static_cast<std::size_t>(layer)].simulators[static_cast<std::size_t>(side)];
-  const std::span<float> values = numbers(x);
+  const std::span<float> values = writable_numbers(x);
   const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * x.size(1) * x.size(2)));
   const std::int64_t lists = kept_lists(*quantizer_);
-  const std::span<std::uint32_t> outliers =
-      std::span(tokens.outliers)
-          .subspan(static_cast<std::size_t>((first + sinks) * lists), static_cast<std::size_t>((x.size(0) - sinks) * lists));
+  const std::span<std::uint32_t> outliers = std::span(tokens.outliers)
+                                                .subspan(static_cast<std::size_t>((first + sinks) * lists),
+                                                         static_cast<std::size_t>((x.size(0) - sinks) * lists));
   std::int64_t token = first;  // of the first value in the call below that may throw
   try {
     if (!rounded) simulator.round_exact(exact);
@@ -161,7 +161,7 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   }
   const SideSimulator& simulator = layer.simulators[static_cast<std::size_t>(side)];
   try {
-    simulator.round_exact(numbers(x));
+    simulator.round_exact(writable_numbers(x));
   } catch (const ExactOverflow& overflow) {
     fail_overflow(input.layer, side, input.first_position, static_cast<int>(x.size(2)), overflow);
   }

@@ -19,8 +19,8 @@ struct WindowComparison {
 };
 
 /// `hidden[0]` is the unquantized model's, the others are compared with it; each `[tokens, hidden]` fp32, before the
-/// final norm. Judged are predictions from `first` on, 0 being that of the second token. The unquantized head runs once. Memory: a few [kLogitChunk, vocab] tensors. Throws Numeric when a loss
-/// is not finite.
+/// final norm. Judged are predictions from `first` on, 0 being that of the second token. The unquantized head runs
+/// once. Memory: a few [kLogitChunk, vocab] tensors. Throws Numeric when a loss is not finite.
 std::vector<WindowComparison> compare_window(Model& model, const std::vector<at::Tensor>& hidden,
                                              const std::vector<std::int32_t>& ids, std::int64_t first = 0);
 

@@ -88,8 +88,8 @@ void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const 
 /// Half octaves from 0 to `predictions`: a context matters by its order of magnitude. From another `first` on eighths.
 std::vector<std::int64_t> position_edges_of(std::int64_t predictions, std::int64_t first = 0);
 
-/// `journal` may be null: then nothing is kept. All windows have the same length >= 2, of which `span` is a part. Throws Numeric (layer,
-/// tensor, position) and what check_belongs throws.
+/// `journal` may be null: then nothing is kept. All windows have the same length >= 2, of which `span` is a part.
+/// Throws Numeric (layer, tensor, position) and what check_belongs throws.
 PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& windows,
                                      const std::vector<NamedQuantizer>& quantizers, const WindowJournal* journal,
                                      RunContext& context, const JudgedSpan& span = {});

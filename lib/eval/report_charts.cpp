@@ -129,9 +129,8 @@ Chart by_position(const PerplexityReport& report, PerPosition what) {
         series.points.push_back({std::sqrt(first * last), values[interval], std::nullopt, ""});
     }
     if (!values.empty())
-      chart.text +=
-          fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(),
-                      report.position_edges.front() + 1, values.back());
+      chart.text += fmt::format("{}: {:.4g} after {} tokens, {:.4g} at the end. ", result.name, values.front(),
+                                report.position_edges.front() + 1, values.back());
     chart.series.push_back(std::move(series));
   }
   return chart;

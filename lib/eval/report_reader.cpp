@@ -211,8 +211,8 @@ Evaluation read_evaluation(const Object& object) {
   PerplexityReport& report = evaluation.report;
   report.seqlen = object.whole("seqlen");
   report.windows = object.whole("windows");
-  if (object.has("prompt")) report.span.prompt = object.whole("prompt");          // earlier versions
-  if (object.has("judge_from")) report.span.from = object.whole("judge_from");    // have neither
+  if (object.has("prompt")) report.span.prompt = object.whole("prompt");        // earlier versions
+  if (object.has("judge_from")) report.span.from = object.whole("judge_from");  // have neither
   if (report.span.prompt < 0 || report.span.prompt > report.seqlen) object.wrong("prompt", "a part of the window");
   if (report.span.from < 0 || report.span.from > report.seqlen) object.wrong("judge_from", "a position in the window");
   report.seconds = object.number("seconds");
@@ -220,8 +220,8 @@ Evaluation read_evaluation(const Object& object) {
   const std::vector<std::int64_t>& edges = report.position_edges;
   if (edges.size() < 2 || edges.front() != report.span.from ||
       !std::is_sorted(edges.begin(), edges.end(), std::less_equal<>()))
-    object.wrong("position_edges", fmt::format("an array of at least two ascending edges, the first of them {}",
-                                               report.span.from));
+    object.wrong("position_edges",
+                 fmt::format("an array of at least two ascending edges, the first of them {}", report.span.from));
   for (const Object& row : object.objects("results"))
     report.results.push_back(read_row(row, report.windows, report.position_edges.size() - 1));
   if (report.results.empty() || report.results.front().name != "none")

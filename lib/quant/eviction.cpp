@@ -135,9 +135,9 @@ std::vector<float> pooled(std::span<const float> scores, Pooling pooling, int ke
   for (std::int64_t index = 0; index < count; ++index) {
     const auto begin = scores.begin() + std::max<std::int64_t>(index - reach, 0);
     const auto end = scores.begin() + std::min(index + reach + 1, count);
-    result[static_cast<std::size_t>(index)] =
-        pooling == Pooling::Max ? *std::max_element(begin, end)
-                                : static_cast<float>(std::accumulate(begin, end, 0.0) / kernel);
+    result[static_cast<std::size_t>(index)] = pooling == Pooling::Max
+                                                  ? *std::max_element(begin, end)
+                                                  : static_cast<float>(std::accumulate(begin, end, 0.0) / kernel);
   }
   return result;
 }

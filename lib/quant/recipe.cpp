@@ -47,8 +47,9 @@ void validate_evicted(const Recipe& recipe) {
       contradiction(side_name(which),
                     "evict= drops single tokens, but on axis channel-group tokens are quantized, and kept, in groups");
     if (exact_window(recipe, which).waits())
-      contradiction(side_name(which), "evict= needs tokens that are quantized as they come; recent= and flush= (kivi) "
-                                      "let them wait");
+      contradiction(side_name(which),
+                    "evict= needs tokens that are quantized as they come; recent= and flush= (kivi) "
+                    "let them wait");
   }
 }
 

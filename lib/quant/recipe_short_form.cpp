@@ -260,8 +260,8 @@ Recipe parse_unquantized(const std::string& text) {
     EvictionWords known;
     std::string ignored;
     if (!known.take(word, "", ignored))
-      words.refuse(fmt::format("'{}' says how to quantize, but none does not; known here: {}", word,
-                               kKnownEvictionWords));
+      words.refuse(
+          fmt::format("'{}' says how to quantize, but none does not; known here: {}", word, kKnownEvictionWords));
   }
   Recipe recipe{false, default_side(Side::Key), default_side(Side::Value), 0, {}};
   recipe.eviction = words.evicted();

@@ -191,9 +191,10 @@ ExactWindow exact_window(const Recipe& recipe, Side which) {
 
 std::string packed_refusal(const Recipe& recipe) {
   if (recipe.evicts()) {
-    return fmt::format("recipe '{}': the packed cache cannot hold it (its pages keep all of their tokens, for all "
-                       "heads; evict= drops tokens, most rules for each head by itself); use --cache simulated",
-                       short_form(recipe));
+    return fmt::format(
+        "recipe '{}': the packed cache cannot hold it (its pages keep all of their tokens, for all "
+        "heads; evict= drops tokens, most rules for each head by itself); use --cache simulated",
+        short_form(recipe));
   }
   if (!recipe.quantized) return "recipe 'none' quantizes nothing: there are no bits to pack";
   for (const Side which : kSides) {

@@ -30,7 +30,7 @@ struct SideSimulator::Method {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 64;
+constexpr std::int64_t kSimulateTokens = 64;
 
 std::uint16_t exact_half(float value, float to_stored, float from_stored, std::int64_t token, int channel) {
   const std::uint16_t half = float_to_half(value * to_stored);
@@ -57,7 +57,7 @@ struct BlockFormat final : SideSimulator::Method {
   void round_trip(std::span<float> x, std::int64_t, int threads, std::span<std::uint32_t> outliers) const override {
     std::fill(outliers.begin(), outliers.end(), 0u);
     const auto tokens = static_cast<std::int64_t>(x.size() / width);
-    parallel_ranges(tokens, kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(tokens, kSimulateTokens, threads, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> before(width);
       for (std::int64_t token = begin; token < end; ++token) {
         const auto row = x.subspan(static_cast<std::size_t>(token) * width, width);
@@ -116,10 +116,9 @@ struct Grouped final : SideSimulator::Method {
       try {
         block(x.subspan(static_cast<std::size_t>(begin * width), static_cast<std::size_t>((end - begin) * width)),
               first_position + begin,
-              outliers.empty()
-                  ? outliers
-                  : outliers.subspan(static_cast<std::size_t>(begin) * parts,
-                                     static_cast<std::size_t>(end - begin) * parts));
+              outliers.empty() ? outliers
+                               : outliers.subspan(static_cast<std::size_t>(begin) * parts,
+                                                  static_cast<std::size_t>(end - begin) * parts));
       } catch (const ExactOverflow& overflow) {
         throw ExactOverflow(begin + overflow.token, overflow.channel, overflow.value, overflow.limit);
       }
@@ -154,6 +153,10 @@ struct Grouped final : SideSimulator::Method {
       if (outliers.empty()) continue;
       const std::size_t parts = outliers.size() / found.row.size();
       const std::span<std::uint32_t> counts = outliers.subspan(token * parts, parts);
+      if (parts == 1) {
+        counts[0] = found.exact_count[token];
+        continue;
+      }
       std::fill(counts.begin(), counts.end(), 0u);
       for (std::size_t channel = 0; channel < width; ++channel)
         counts[channel * parts / width] += found.exact[token * width + channel] ? 1 : 0;
