@@ -10,8 +10,8 @@
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/error.h>
-#include <kvq/quant/encoder.h>
 #include <kvq/quant/footprint.h>
+#include <kvq/quant/side_simulator.h>
 
 namespace kvq::apps {
 
@@ -75,7 +75,7 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
     Json entry = Json::object();
     for (const Side which : kSides) {
       const SideQuantizer& side = quantizer.layers[layer].side(which);
-      const SideEncoder has_the_right_sizes(side);
+      const SideSimulator has_the_right_sizes(side);
       std::vector<float> widths;
       double lowest = INFINITY, highest = -INFINITY;
       for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {

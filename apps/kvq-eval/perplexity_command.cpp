@@ -107,6 +107,7 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   }
   Inputs inputs = load_inputs(options.inputs, context);
   select_parts(options.parts, options.inputs, inputs);
+  const JudgedSpan span = judged_span(options, inputs, context.log);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
   const std::vector<Window> windows =
       sequential_windows(streams, options.seqlen, inputs.prepend_bos, inputs.bos(), options.max_windows);
@@ -118,7 +119,6 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
                                plural(tokens - used, "token")));
   warn_beyond_context(*inputs.model, "--seqlen", options.seqlen, context.log);
   warn_of_overlap(inputs, windows, context.log);
-  const JudgedSpan span = judged_span(options, inputs, context.log);
   if (tool.common().dry_run) return print_plan(options, inputs, windows, tool.common().json);
 
   std::unique_ptr<WindowJournal> journal;

@@ -176,10 +176,12 @@ void read_budget(const TomlTable& table, EvictionRecipe& eviction) {
   const std::optional<double> budget = table.number("budget");
   if (!budget) table.refuse("budget", "is missing: tokens (512) or a share of them (0.25)");
   if (*budget > 1.0 && *budget != std::floor(*budget))
-    table.refuse("budget", fmt::format("is {}; a number of tokens (512) or a share up to 1.0 (0.25) is needed", *budget));
+    table.refuse("budget",
+                 fmt::format("is {}; a number of tokens (512) or a share up to 1.0 (0.25) is needed", *budget));
   if (table.is_integer("budget")) {
     eviction.tokens = small_integer(table, "budget", *table.integer("budget"));
-    if (eviction.tokens < 1) table.refuse("budget", fmt::format("is {}; one token at least is needed", eviction.tokens));
+    if (eviction.tokens < 1)
+      table.refuse("budget", fmt::format("is {}; one token at least is needed", eviction.tokens));
   } else {
     eviction.share = *budget;
   }

@@ -17,7 +17,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlock = 128;  ///< queries that share columns
+constexpr std::int64_t kQueryBlock = 128;  ///< queries that share columns
 
 /// `[tokens, heads, head_dim]` to `[kv_heads, group · tokens, head_dim]`, fp32.
 at::Tensor rows_by_head(const at::Tensor& query, std::int64_t kv_heads) {
@@ -35,8 +35,8 @@ class FirstRecent final : public LayerEviction {
   at::Tensor attend(const EvictionInput& input) override {
     const std::int64_t tokens = input.query.size(0);
     std::vector<at::Tensor> results;
-    for (std::int64_t first = 0; first < tokens; first += kBlock)
-      results.push_back(block(input, first, std::min(kBlock, tokens - first)));
+    for (std::int64_t first = 0; first < tokens; first += kQueryBlock)
+      results.push_back(block(input, first, std::min(kQueryBlock, tokens - first)));
     length_ = input.first_position + tokens;
     return at::cat(results, 0);
   }

@@ -1,6 +1,6 @@
 // h2o: each kv head keeps the newest tokens and, of the others, those that queries have given most weight.
 //
-// Tokens stand in columns, oldest first. Evicted ones keep theirs, hidden, until the next multiple of kCompactTokens
+// Tokens stand in columns, oldest first. Evicted ones keep theirs, hidden, until the next multiple of kColumnBlock
 // tokens; so what stands in which column, and the order of all sums, follows from the position alone, and a head's
 // choice comes out the same to the bit however the tokens are cut into calls.
 
@@ -21,7 +21,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kCompactTokens = 64;
+constexpr std::int64_t kColumnBlock = 64;
 constexpr std::int64_t kLine = 16;  ///< floats; PageLoops::multiply takes whole lines of columns
 constexpr float kNever = std::numeric_limits<float>::infinity();
 
@@ -50,7 +50,7 @@ class Head {
     float* result;
   };
   void run(const Tokens& tokens) {
-    if (tokens.first % kCompactTokens == 0) compact();
+    if (tokens.first % kColumnBlock == 0) compact();
     const auto before = static_cast<std::int64_t>(position_.size());
     append(tokens);
     const std::int64_t rows = tokens.count * group_, columns = whole_lines(before + tokens.count);
@@ -116,7 +116,7 @@ class Head {
 
   void make_room(std::int64_t columns) {
     if (columns <= room_) return;
-    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kCompactTokens;
+    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kColumnBlock;
     std::vector<float> larger(static_cast<std::size_t>(head_dim_ * room));
     for (int channel = 0; channel < head_dim_; ++channel)
       std::copy_n(keys_.begin() + channel * room_, room_, larger.begin() + channel * room);
@@ -177,7 +177,7 @@ class HeavyHitters final : public LayerEviction {
       const std::int64_t of_kv = head * shape_.head_dim, of_query = of_kv * shape_.queries_per_kv_head();
       for (std::int64_t token = 0; token < tokens;) {
         const std::int64_t first = input.first_position + token;
-        const std::int64_t count = std::min(kCompactTokens - first % kCompactTokens, tokens - token);
+        const std::int64_t count = std::min(kColumnBlock - first % kColumnBlock, tokens - token);
         const std::int64_t kv_at = token * kv_width + of_kv, query_at = token * query_width + of_query;
         heads_[static_cast<std::size_t>(head)].run({first, count, key.const_data_ptr<float>() + kv_at,
                                                     value.const_data_ptr<float>() + kv_at,

@@ -65,8 +65,7 @@ SideFitter::Result fit_side(SideFitter& fitter, const Recipe& recipe, Side side,
 
 /// `recipes`: all different, all quantizing.
 std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
-                               const std::vector<Recipe>& recipes, RunContext& context,
-                               std::vector<FitReport>& found) {
+                               const std::vector<Recipe>& recipes, RunContext& context, std::vector<FitReport>& found) {
   const CalibrationHeader& header = calibration.header();
   std::vector<Quantizer> quantizers;
   for (const Recipe& recipe : recipes)

@@ -11,8 +11,7 @@ namespace kvq {
 /// Throws Format; `where` (a file, or a part of one) begins the message.
 nlohmann::json parse_strict_json(const std::string& where, std::string_view text);
 
-/// The message of a nlohmann::json::exception without the library's own numbers: "(/added_tokens/0/special) type must
-/// be boolean, but is object".
+/// The message of a nlohmann::json::exception without the library's own numbers.
 std::string json_problem(std::string_view what);
 
 }  // namespace kvq

@@ -70,8 +70,9 @@ class SideEncoder {
   void decode(const EncodedTokens& encoded, std::span<float> x) const;
 
   /// encode + decode in cache-sized blocks, on `threads` threads; `x` is overwritten. Returns exact values per token
-  /// in `outliers_per_token`, `[tokens]`, or `[tokens, parts]` for equal parts of its channels (may be empty to skip). For RangeKind::Window the range is that of all of `x`: percentiles
-  /// f/2 and 1 - f/2 of each channel, with f the fraction of outliers.
+  /// in `outliers_per_token`, `[tokens]`, or `[tokens, parts]` for equal parts of its channels (may be empty to skip).
+  /// For RangeKind::Window the range is that of all of `x`: percentiles f/2 and 1 - f/2 of each channel, with f the
+  /// fraction of outliers.
   void round_trip(std::span<float> x, int threads, std::span<std::uint32_t> outliers_per_token = {}) const;
 
   /// What a sink (or recent) token's values become: scaled fp16 and back. Throws ExactOverflow.

@@ -22,12 +22,12 @@ enum class Pooling { Max, Avg };
 /// What a rule does not use is 0 (false, Max).
 struct EvictionRecipe {
   EvictionRule rule = EvictionRule::None;
-  int tokens = 0;               ///< budget in tokens per layer and kv head (pyramidkv: mean over layers); 0: `share`
-  double share = 0.0;           ///< budget as a share of the sequence's tokens when the choice is made, up to 1
-  int first = 0;                ///< first-recent: first tokens, part of the budget
-  bool cache_positions = false; ///< first-recent: rotary positions count kept tokens, not all
-  double heavy = 0.0;           ///< h2o: share of the budget for heavy hitters; the rest is for the newest
-  int observe = 0;              ///< snapkv, pyramidkv: last queries of the prompt that vote; their tokens are kept
+  int tokens = 0;                  ///< budget in tokens per layer and kv head (pyramidkv: mean over layers); 0: `share`
+  double share = 0.0;              ///< budget as a share of the sequence's tokens when the choice is made, up to 1
+  int first = 0;                   ///< first-recent: first tokens, part of the budget
+  bool cache_positions = false;    ///< first-recent: rotary positions count kept tokens, not all
+  double heavy = 0.0;              ///< h2o: share of the budget for heavy hitters; the rest is for the newest
+  int observe = 0;                 ///< snapkv, pyramidkv: last queries of the prompt that vote; their tokens are kept
   Pooling pooling = Pooling::Max;  ///< snapkv, pyramidkv
   int kernel = 0;                  ///< snapkv, pyramidkv: neighbours that are pooled, odd
   double beta = 0.0;               ///< pyramidkv: the last layer keeps 1 / beta of the mean
@@ -52,10 +52,10 @@ std::int64_t eviction_budget(const EvictionRecipe& eviction, std::int64_t length
 /// The heavy hitters' part of h2o's budget: floor(heavy · budget).
 std::int64_t heavy_budget(const EvictionRecipe& eviction, std::int64_t budget);
 
-/// Budgets of all layers at the end of a prompt, observed tokens included. snapkv: all alike. pyramidkv, with b the mean
-/// budget less the observed tokens: from 2b − b/beta in the first layer to b/beta in the last one in equal steps; where
-/// the first would exceed what there is, it is that and the last one so much more. Rounded down; what is missing to the
-/// sum goes to the first layers, a token each.
+/// Budgets of all layers at the end of a prompt, observed tokens included. snapkv: all alike. pyramidkv, with b the
+/// mean budget less the observed tokens: from 2b − b/beta in the first layer to b/beta in the last one in equal steps;
+/// where the first would exceed what there is, it is that and the last one so much more. Rounded down; what is missing
+/// to the sum goes to the first layers, a token each.
 std::vector<std::int64_t> prompt_budgets(const EvictionRecipe& eviction, int layers, std::int64_t prompt);
 
 /// Scores with stride 1 over windows of `kernel` around each; beyond the ends there is nothing (max) or there are zeros

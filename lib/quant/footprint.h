@@ -11,20 +11,20 @@ namespace kvq {
 
 /// Bytes of one sequence's cache, all layers, both sides.
 struct Footprint {
-  std::int64_t codes = 0;     ///< unused slots of the last page included
-  std::int64_t ranges = 0;    ///< online zero and scale per token
-  std::int64_t outliers = 0;  ///< values, channels, counts, reserved slack, overflow blocks
-  std::int64_t exact = 0;     ///< sinks (and recents); all of an unquantized cache
-  std::int64_t padding = 0;   ///< of pages, to a multiple of layout::kPageAlignment
-  std::int64_t tables = 0;    ///< block tables
-  std::int64_t selection = 0; ///< eviction: positions of kept tokens, weights that heavy hitters are known by
+  std::int64_t codes = 0;      ///< unused slots of the last page included
+  std::int64_t ranges = 0;     ///< online zero and scale per token
+  std::int64_t outliers = 0;   ///< values, channels, counts, reserved slack, overflow blocks
+  std::int64_t exact = 0;      ///< sinks (and recents); all of an unquantized cache
+  std::int64_t padding = 0;    ///< of pages, to a multiple of layout::kPageAlignment
+  std::int64_t tables = 0;     ///< block tables
+  std::int64_t selection = 0;  ///< eviction: positions of kept tokens, weights that heavy hitters are known by
   std::int64_t total() const { return codes + ranges + outliers + exact + padding + tables + selection; }
   bool operator==(const Footprint&) const = default;
   double bits_per_value(const KvShape& shape, std::int64_t tokens) const;
 };
 
-/// Forecast at `tokens` from the calibrated outlier rates. Where tokens are evicted at the end of a prompt: as if all of
-/// them were a prompt that has just been read.
+/// Forecast at `tokens` from the calibrated outlier rates. Where tokens are evicted at the end of a prompt: as if all
+/// of them were a prompt that has just been read.
 Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens);
 
 /// Exact values of each token that were really seen, `[layers, tokens]`; 0 for sinks. Counts where their number varies.

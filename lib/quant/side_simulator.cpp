@@ -153,6 +153,10 @@ struct Grouped final : SideSimulator::Method {
       if (outliers.empty()) continue;
       const std::size_t parts = outliers.size() / found.row.size();
       const std::span<std::uint32_t> counts = outliers.subspan(token * parts, parts);
+      if (parts == 1) {
+        counts[0] = found.exact_count[token];
+        continue;
+      }
       std::fill(counts.begin(), counts.end(), 0u);
       for (std::size_t channel = 0; channel < width; ++channel)
         counts[channel * parts / width] += found.exact[token * width + channel] ? 1 : 0;

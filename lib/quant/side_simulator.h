@@ -19,8 +19,8 @@ class SideSimulator {
 
   /// Tokens of positions `first_position` on, `[tokens, kv_heads, head_dim]`, finite: replaced by what the cache gives
   /// back. On axis channel-group whole groups, or what there is of them to be coded. With range=window all of the
-  /// window that is coded. `outliers_per_token` (may be empty): exact values of each, `[tokens]`, or `[tokens, kv_heads]`
-  /// by kv head. Throws ExactOverflow.
+  /// window that is coded. `outliers_per_token` (may be empty): exact values of each, `[tokens]`, or `[tokens,
+  /// kv_heads]` by kv head. Throws ExactOverflow.
   void round_trip(std::span<float> x, std::int64_t first_position, int threads,
                   std::span<std::uint32_t> outliers_per_token = {}) const;
 

@@ -8,9 +8,9 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/mapped_file.h>
-#include <kvq/formats/strict_json.h>
 #include <kvq/formats/hf_folder.h>
 #include <kvq/formats/printable.h>
+#include <kvq/formats/strict_json.h>
 #include <kvq/text/tokenizer_json.h>
 #include <kvq/text/tokenizer_spec.h>
 #include <kvq/text/utf8.h>
@@ -136,11 +136,11 @@ class HfReader {
     token.content = entry.at("content").get<std::string>();
     put_token(id, token.content, where);
     token.id = id.get<std::int32_t>();
-    token.special = entry.value("special", false);
-    token.single_word = entry.value("single_word", false);
-    token.left_strip = entry.value("lstrip", false);
-    token.right_strip = entry.value("rstrip", false);
-    token.normalized = entry.value("normalized", !token.special);
+    token.special = boolean_of(entry, "special", false, where);
+    token.single_word = boolean_of(entry, "single_word", false, where);
+    token.left_strip = boolean_of(entry, "lstrip", false, where);
+    token.right_strip = boolean_of(entry, "rstrip", false, where);
+    token.normalized = boolean_of(entry, "normalized", !token.special, where);
     added_[token.id] = token;
   }
 

@@ -47,7 +47,7 @@ SplitStage read_split(const json& component, const std::string& where) {
   stage.pattern = pattern.at(stage.literal ? "String" : "Regex").get<std::string>();
   if (stage.pattern.empty()) refuse(where, "pre_tokenizer Split", "has an empty pattern");
   const auto behavior = component.at("behavior").get<std::string>();
-  const bool invert = component.value("invert", false);
+  const bool invert = boolean_of(component, "invert", false, where);
   if (behavior == "Removed") {
     stage.keep = invert ? SplitStage::Keep::Matches : SplitStage::Keep::Gaps;
   } else if (behavior != "Isolated") {
@@ -66,9 +66,9 @@ SplitStage read_split(const json& component, const std::string& where) {
 Metaspace read_metaspace(const json& component, const std::string& where) {
   if (component.at("replacement") != kBlankMark) refuse(where, "Metaspace", "has a replacement other than U+2581");
   Metaspace metaspace;
-  metaspace.split = component.value("split", true);
+  metaspace.split = boolean_of(component, "split", true, where);
   // Files from before prepend_scheme have add_prefix_space alone.
-  const std::string otherwise = component.value("add_prefix_space", true) ? "always" : "never";
+  const std::string otherwise = boolean_of(component, "add_prefix_space", true, where) ? "always" : "never";
   const std::string scheme = component.value("prepend_scheme", otherwise);
   if (scheme == "always") {
     metaspace.prepend = Metaspace::Prepend::Always;
@@ -83,6 +83,14 @@ Metaspace read_metaspace(const json& component, const std::string& where) {
 }
 
 }  // namespace
+
+bool boolean_of(const json& object, const char* field, bool otherwise, const std::string& where) {
+  if (!object.contains(field)) return otherwise;
+  const json& value = object[field];
+  if (!value.is_boolean())
+    fail(ErrorKind::Format, fmt::format("{}: \"{}\" is {}, neither true nor false", where, field, value.dump()));
+  return value.get<bool>();
+}
 
 void read_normalizer(const json& component, const std::string& where, TokenizerSpec& spec) {
   for (const json& step : flattened(component, where, "normalizer", "normalizers")) {
@@ -107,12 +115,12 @@ void read_pre_tokenizer(const json& component, const std::string& where, Tokeniz
     const std::string type = type_of(step, where, "pre_tokenizer");
     if (byte_level) refuse(where, "pre_tokenizer", fmt::format("{} after ByteLevel is not supported", printable(type)));
     if (type == "ByteLevel") {
-      if (step.value("add_prefix_space", true))
+      if (boolean_of(step, "add_prefix_space", true, where))
         refuse(where, "pre_tokenizer ByteLevel", "with add_prefix_space is not supported");
-      if (step.value("use_regex", true)) spec.splits.push_back({kGpt2Pattern});
+      if (boolean_of(step, "use_regex", true, where)) spec.splits.push_back({kGpt2Pattern});
       byte_level = true;
     } else if (type == "Digits") {
-      spec.splits.push_back({step.value("individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)"});
+      spec.splits.push_back({boolean_of(step, "individual_digits", false, where) ? R"(\p{N})" : R"(\p{N}+)"});
     } else if (type == "Split") {
       spec.splits.push_back(read_split(step, where));
     } else if (type == "Metaspace" && !spec.metaspace) {

@@ -9,6 +9,9 @@
 
 namespace kvq {
 
+/// A field that may be missing. Throws Format, naming `where` and the field, when it is no boolean.
+bool boolean_of(const nlohmann::json& object, const char* field, bool otherwise, const std::string& where);
+
 /// Each takes the component's JSON (null when the file has none) and fills in what it decides. Throws Format, naming
 /// `where` (the file), the component and what is not supported about it.
 void read_normalizer(const nlohmann::json& component, const std::string& where, TokenizerSpec& spec);

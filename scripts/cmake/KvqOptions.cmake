@@ -14,6 +14,9 @@ target_compile_options(kvq_options INTERFACE -ffp-contract=off)
 # loops are left out: they choose an instruction set for what follows in their file.
 function(kvq_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVQ_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  if(KVQ_UNITY)  # a .cpp that is included is no header
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
   get_target_property(sources ${target} SOURCES)
   list(FILTER sources INCLUDE REGEX "_loops\\.cpp$")
   if(sources)
