@@ -145,9 +145,10 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
       const bool uses = cell.calibrations.empty() || std::find(cell.calibrations.begin(), cell.calibrations.end(),
                                                                calibration.name) != cell.calibrations.end();
       if (uses && !cell.weights.empty())
-        table.refuse("cell", fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
-                                         "is one number",
-                                         calibration.name, calibration.query_heads));
+        table.refuse("cell",
+                     fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
+                                 "is one number",
+                                 calibration.name, calibration.query_heads));
     }
   }
   const std::set<std::string> known = cache_names(config);
