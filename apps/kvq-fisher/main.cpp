@@ -25,10 +25,9 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
   const auto sequences = static_cast<std::int64_t>(windows.size());
   const Dtype dtype = parse_dtype(arguments.dtype);
   const Recompute recompute = parse_recompute(arguments.recompute);
-  const CollectPlan plan = arguments.weights
-                               ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
-                               : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
-                                                 parse_query_heads(arguments.query_heads));
+  const CollectPlan plan = arguments.weights ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
+                                             : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
+                                                               parse_query_heads(arguments.query_heads));
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }

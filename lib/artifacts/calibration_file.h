@@ -20,7 +20,7 @@ struct CalibrationHeader {
   KvShape shape;
   RopeParams rope;
   std::int64_t sequences = 0, seqlen = 0;
-  std::string bos;                   ///< resolved: "never" or "window"
+  std::string bos;  ///< resolved: "never" or "window"
   /// How gradients are taken over the query heads that share a kv head: "joint" (the gradient itself), or "mean" or
   /// "max", which are magnitudes without a sign.
   std::string query_heads = "joint";

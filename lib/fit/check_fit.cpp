@@ -41,11 +41,14 @@ void check_signs(const Recipe& recipe, Side side, const std::string& query_heads
   const bool turned = part.post_rope || part.rotation != Rotation::None;
   if (query_heads == "joint" || !(needs_blocks(part) || (weighted && turned))) return;
   fail(ErrorKind::Usage,
-       fmt::format("recipe {}: {} need gradients with their sign ({}), but the calibration has magnitudes over query heads "
-                   "(kvq-fisher --query-heads {}); calibrate with --query-heads joint{}",
-                   short_form(recipe), side == Side::Key ? "keys" : "values",
-                   needs_blocks(part) ? "for the block Fisher matrix" : part.post_rope ? "rope=post" : "rotate=hadamard",
-                   query_heads, needs_blocks(part) ? "" : ", or use weights=none"));
+       fmt::format(
+           "recipe {}: {} need gradients with their sign ({}), but the calibration has magnitudes over query heads "
+           "(kvq-fisher --query-heads {}); calibrate with --query-heads joint{}",
+           short_form(recipe), side == Side::Key ? "keys" : "values",
+           needs_blocks(part) ? "for the block Fisher matrix"
+           : part.post_rope   ? "rope=post"
+                              : "rotate=hadamard",
+           query_heads, needs_blocks(part) ? "" : ", or use weights=none"));
 }
 
 void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {

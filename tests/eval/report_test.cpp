@@ -63,7 +63,7 @@ TEST_CASE("The JSON report has the keys of the command-line contract, and the do
       "top1", "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes",  "window_nll"};
   const std::set<std::string> beyond = {"kl_mean_se", "table_bytes",  "seconds",     "cache",   "only_layers",
                                         "only_side",  "file",         "sha256",      "parents", "calibration",
-                                        "window_kl",  "position_nll", "position_kl", "layers",      "weights"};
+                                        "window_kl",  "position_nll", "position_kl", "layers",  "weights"};
   for (const json& row : report["results"]) {
     std::set<std::string> expected = contract;
     expected.insert(beyond.begin(), beyond.end());
