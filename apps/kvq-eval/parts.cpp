@@ -79,7 +79,7 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
     fail(ErrorKind::Usage, fmt::format("{} does not go with --weights: parts are judged with the model's own", flag));
   if (inputs.quantizers.empty()) fail(ErrorKind::Usage, fmt::format("{} needs a --quantizer", flag));
   for (const NamedQuantizer& named : inputs.quantizers) {
-    if (named.quantizer->recipe.evicts() && !options.side.empty())
+    if (named.quantizer && named.quantizer->recipe.evicts() && !options.side.empty())
       fail(ErrorKind::Usage,
            fmt::format("--only-side cannot go with '{}', which evicts keys and values together", named.name));
   }

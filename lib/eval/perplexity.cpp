@@ -175,7 +175,7 @@ void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const 
 
 JudgedSpan usual_span(const std::vector<NamedQuantizer>& quantizers, std::int64_t seqlen) {
   const bool needed = std::any_of(quantizers.begin(), quantizers.end(), [](const NamedQuantizer& named) {
-    return chooses_at_prompt_end(named.quantizer->recipe.eviction.rule);
+    return named.quantizer && chooses_at_prompt_end(named.quantizer->recipe.eviction.rule);
   });
   return needed ? JudgedSpan{seqlen / 2, seqlen / 2} : JudgedSpan{};
 }

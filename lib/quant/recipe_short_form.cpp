@@ -129,10 +129,11 @@ void Parser::head(std::string_view text) {
   }
   const auto digits = text.find_first_of("0123456789");
   const auto kind = find_word(kCodebookWords, text.substr(0, digits));
-  if (!kind || is_block_format(*kind) || digits == std::string_view::npos)
+  if (!kind || is_block_format(*kind) || digits == std::string_view::npos) {
     if (text == "none")
       refuse("'none' stands for a whole recipe; what one side alone costs, kvq-eval perplexity --only-side tells");
-  refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
+    refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
+  }
   const std::string_view numbers = text.substr(digits);
   const auto dash = numbers.find('-');
   const std::string_view whole_bits = numbers.substr(0, dash);
