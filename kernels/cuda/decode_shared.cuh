@@ -11,14 +11,17 @@ namespace kvq::cuda {
 /// The block's sequence, heads and pages.
 struct Share {
   int sequence, first_head, heads;  ///< kv heads; the last block of a sequence may have fewer than the plan
+  int first_query, queries;         ///< of each kv head's
   int length;                       ///< tokens of the sequence
   int first_page, end_page;
   const std::uint32_t* block_table;
 
   __device__ explicit Share(const DecodeParams& params)
-      : sequence(static_cast<int>(blockIdx.z)),
+      : sequence(static_cast<int>(blockIdx.z) / params.query_sets),
         first_head(static_cast<int>(blockIdx.y) * params.plan.heads),
         heads(min(params.plan.heads, params.page.key.kv_heads - first_head)),
+        first_query(static_cast<int>(blockIdx.z) % params.query_sets * kBlockQueries),
+        queries(min(kBlockQueries, params.queries - first_query)),
         length(params.lengths[sequence]),
         block_table(params.block_table + sequence * params.block_table_stride) {
     const std::int64_t pages = layout::pages(length);
@@ -26,12 +29,17 @@ struct Share {
     end_page = static_cast<int>(pages * (blockIdx.x + 1) / params.splits);
   }
   __device__ int pages() const { return end_page - first_page; }
+  /// Where query `query` of this block's of a kv head begins.
+  __device__ std::int64_t query_at(const DecodeParams& params, int kv_head, int query, int head_dim) const {
+    return (static_cast<std::int64_t>(sequence) * params.heads + kv_head * params.queries + first_query + query) *
+           head_dim;
+  }
 };
 
 enum DenseBarrier {
-  kKeysFull,  ///< two halves
-  kValuesFull = 2,
-  kCorrectionsFull = 4,
+  kKeysFull,
+  kValuesFull,
+  kCorrectionsFull,
   kCorrectionsEmpty,
   kWeightsFull,
   kWeightsEmpty,
@@ -49,10 +57,8 @@ struct Barriers {
 
   __device__ void init(const Share& share, bool key_outliers, bool value_outliers) const {
     for (int warp = 0; warp < kMaxDenseWarps; ++warp) {
-      for (int half = 0; half < 2; ++half) {
-        barrier_init(dense(warp, kKeysFull + half), kCopyArrivals);
-        barrier_init(dense(warp, kValuesFull + half), kCopyArrivals);
-      }
+      barrier_init(dense(warp, kKeysFull), kCopyArrivals);
+      barrier_init(dense(warp, kValuesFull), kCopyArrivals);
       barrier_init(dense(warp, kCorrectionsFull), 2 * 32);  // both warps for outliers of keys
       barrier_init(dense(warp, kCorrectionsEmpty), 32);
       barrier_init(dense(warp, kWeightsFull), 32);

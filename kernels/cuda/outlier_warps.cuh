@@ -86,33 +86,39 @@ class TailLoader : Service {
   }
 };
 
-/// Outliers of keys: lane = token, half a page a warp. Entries of a token are in order of groups of heads; a lane walks
-/// through its own and fetches one ahead.
-template <int kDim, int kQueries>
+/// Outliers of keys. A lane has a group of heads and a stretch of tokens, whose entries it walks through in order, one
+/// fetched ahead; neighbouring lanes have neighbouring groups, whose rows of the tables lie in different banks. The sums
+/// of a token and head are in registers until the next begins, and written with every entry.
+template <int kDim>
 class KeyOutliers : Service {
  public:
   __device__ KeyOutliers(const DecodeParams& p, const Share& s, char* memory, int l, int half)
       : Service(p, s, memory, l),
-        half_(half),
-        token_(32 * half + l),
+        first_group_(s.first_head / kGroupHeads),
+        groups_((s.first_head + s.heads - 1) / kGroupHeads + 1 - first_group_),
         turns_(reinterpret_cast<const std::uint64_t*>(memory + p.plan.turns)),
         units_(reinterpret_cast<const float*>(memory + p.plan.head_units)),
         code_zero_(reinterpret_cast<const float*>(memory + p.plan.code_zero)),
-        queries_(reinterpret_cast<const __half2*>(memory + p.plan.outlier_query)) {}
+        queries_(reinterpret_cast<const uint4*>(memory + p.plan.outlier_query)) {
+    while (tokens_ < groups_) tokens_ *= 2;  // a power of two: 64 lanes share 64 tokens and so many groups
+    group_ = (32 * half + l) % tokens_;
+    first_token_ = (32 * half + l) / tokens_ * tokens_;
+    walks_ = group_ < groups_;
+  }
 
   __device__ void run() {
     for (int index = 0; index < share.pages(); ++index) {
       const int first_warp = dense_warp(index, 0);
-      auto* corrections = reinterpret_cast<float2*>(shared + params.plan.corrections) +
-                          first_warp * (kQueries / 2) * kPlane + swizzled(token_);
+      float4* cells = reinterpret_cast<float4*>(shared + params.plan.corrections) + first_warp * kCorrectionCells;
+      // What needs only the page's tail comes before the wait for the dense warps.
+      barrier_wait(barriers.tail(index % kTailBuffers, kTailFull), tail_parity(index));
+      Walk walk = start(index);
       for (int head = 0; head < share.heads; ++head) {
         barrier_wait(barriers.dense(first_warp + head, kCorrectionsEmpty), dense_parity(index) ^ 1);
       }
-      for (int plane = 0; plane < share.heads * (kQueries / 2); ++plane)
-        corrections[plane * kPlane] = make_float2(0.0f, 0.0f);
-      barrier_wait(barriers.tail(index % kTailBuffers, kTailFull), tail_parity(index));
+      if (walks_) clear(cells);
       barrier_wait(barriers.tail(index % kTailBuffers, kStagedFull), tail_parity(index));
-      add_page(index, corrections);
+      add_page(index, walk, cells);
       for (int head = 0; head < share.heads; ++head)
         barrier_arrive(barriers.dense(first_warp + head, kCorrectionsFull));
       barrier_arrive(barriers.tail(index % kTailBuffers, kStagedEmpty));
@@ -123,57 +129,77 @@ class KeyOutliers : Service {
  private:
   static constexpr int kPairs = kDim / 2;
   static constexpr int kGroupHeads = layout::outlier_group_heads(kDim);
-  static constexpr int kGroupWidth = kGroupHeads * kDim;
   static constexpr bool kByteCounts = layout::outlier_count_bytes(kDim) == 1;
   using Count = std::conditional_t<kByteCounts, std::uint8_t, std::uint16_t>;
   static_assert(layout::outlier_entry_bytes(kDim) == 3, "channels of one byte");
 
-  /// A token's entries of the block's groups of heads.
+  /// A lane's entries: those of its group in its tokens.
   struct Walk {
-    int entry = 0, remaining = 0, left = 0;  ///< left: of the present group
-    int channel = 0, next_channel = 0;       ///< of the block's first head: where the present and the next group begin
-    std::uint64_t packed = 0;                ///< counts of the groups that follow, a byte each
-    const Count* counts = nullptr;           ///< the same where bytes do not hold them
+    int remaining = 0, last = 0;  ///< how many; where the last one ends
+    int entry = 0, left = 0;      ///< the next one, and how many more of its token
+    int token = -1;               ///< of the page: the present one, relative to the lane's first
+    std::uint64_t packed = 0;     ///< counts of the tokens that follow, a byte each
+    const Count* counts = nullptr;
   };
   struct Entry {
-    int channel = -1;  ///< from the block's first head on; -1: none
+    int channel = -1;  ///< within the group; -1: none
+    int token = 0;
     float value = 0.0f;
   };
 
   /// Entries of a token in groups begin … end - 1.
   __device__ static int entries(const Count* counts, int begin, int end) {
     int sum = 0;
-    for (int group = begin; group < end; ++group) sum += counts[group];
+    int group = begin;
+    if constexpr (kByteCounts) {
+      for (; group < end && (reinterpret_cast<std::uintptr_t>(counts + group) & 3); ++group) sum += counts[group];
+      for (; group + 4 <= end; group += 4)
+        sum = __dp4a(*reinterpret_cast<const std::uint32_t*>(counts + group), 0x01010101u, static_cast<unsigned>(sum));
+    }
+    for (; group < end; ++group) sum += counts[group];
     return sum;
   }
 
+  __device__ std::int32_t* starts() const { return reinterpret_cast<std::int32_t*>(shared + params.plan.starts); }
+
+  /// Counts of the page, and where the entries of this lane's tokens begin.
   __device__ Walk start(int index) const {
     const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim);
     const auto* counts = reinterpret_cast<const Count*>(part(index, params.page.key_parts.outlier_counts));
+    // Where tokens begin, each warp for itself: tokens `lane` and `lane + 32` of the page.
     const int lower = entries(counts + lane * groups, 0, groups);
-    const int own = half_ ? entries(counts + (lane + 32) * groups, 0, groups) : lower;
-    int before = own;
+    const int upper = entries(counts + (lane + 32) * groups, 0, groups);
+    int lower_end = lower, upper_end = upper;
     for (int step = 1; step < 32; step <<= 1) {
-      const int other = __shfl_up_sync(~0u, before, step);
-      if (lane >= step) before += other;
+      const int a = __shfl_up_sync(~0u, lower_end, step), b = __shfl_up_sync(~0u, upper_end, step);
+      if (lane >= step) lower_end += a, upper_end += b;
     }
-    before -= own;
-    if (half_) before += __reduce_add_sync(~0u, lower);
-
-    const Count* own_counts = counts + token_ * groups;
-    const int first_group = share.first_head / kGroupHeads;
-    const int end_group = (share.first_head + share.heads - 1) / kGroupHeads + 1;
+    upper_end += __shfl_sync(~0u, lower_end, 31);
+    const int lower_begin = lower_end - lower, upper_begin = upper_end - upper;
     Walk walk;
-    walk.entry = before + entries(own_counts, 0, first_group);
-    walk.remaining = entries(own_counts, first_group, end_group);
-    walk.next_channel = (first_group * kGroupHeads - share.first_head) * kDim;
-    walk.counts = own_counts + first_group;
-    if constexpr (kByteCounts) {
-      for (int group = first_group; group < end_group; ++group) {
-        walk.packed |= static_cast<std::uint64_t>(own_counts[group]) << (8 * (group - first_group));
-      }
+    walk.counts = counts + first_token_ * groups + first_group_ + group_;
+    for (int token = 0; token < tokens_; ++token) {
+      const int at = first_token_ + token;
+      const int begin = __shfl_sync(~0u, lower_begin, at & 31), begin_upper = __shfl_sync(~0u, upper_begin, at & 31);
+      if (!walks_) continue;
+      const Count* row = counts + at * groups;
+      const int before = (at < 32 ? begin : begin_upper) + entries(row, 0, first_group_ + group_);
+      const int own = row[first_group_ + group_];
+      starts()[at * groups_ + group_] = before;
+      if constexpr (kByteCounts) walk.packed |= static_cast<std::uint64_t>(own) << (8 * token);
+      walk.remaining += own;
+      if (own > 0) walk.last = before + own;
     }
+    __syncwarp();
     return walk;
+  }
+
+  __device__ void clear(float4* cells) const {
+    const int first = (first_group_ + group_) * kGroupHeads - share.first_head;
+    for (int head = max(first, 0); head < min(first + kGroupHeads, share.heads); ++head) {
+      for (int token = first_token_; token < first_token_ + tokens_; ++token)
+        cells[head * kCorrectionCells + correction_cell(token)] = {};
+    }
   }
 
   /// Where a page's entries are; those that overflowed follow in a list of their own.
@@ -186,23 +212,21 @@ class KeyOutliers : Service {
   /// The lane's next entry. Without branches where possible: the warp must stay together.
   template <bool kFar>
   __device__ Entry fetch(int index, const Lists& lists, Walk& walk) const {
-    const bool there = walk.remaining > 0;
+    const bool there = walk.remaining > 0, next_token = there && walk.left == 0;
     if constexpr (kByteCounts) {
-      const bool next_group = there && walk.left == 0;
       const int skipped = max(__ffsll(static_cast<long long>(walk.packed)) - 1, 0) >> 3;
       const std::uint64_t rest = walk.packed >> (8 * skipped);
-      walk.left = next_group ? static_cast<int>(rest & 255u) : walk.left;
-      walk.packed = next_group ? rest >> 8 : walk.packed;
-      walk.channel = next_group ? walk.next_channel + skipped * kGroupWidth : walk.channel;
-      walk.next_channel = next_group ? walk.channel + kGroupWidth : walk.next_channel;
+      walk.left = next_token ? static_cast<int>(rest & 255u) : walk.left;
+      walk.packed = next_token ? rest >> 8 : walk.packed;
+      walk.token = next_token ? walk.token + skipped + 1 : walk.token;
     } else {
-      while (there && walk.left == 0) {
-        walk.left = *walk.counts++;
-        walk.channel = walk.next_channel;
-        walk.next_channel += kGroupWidth;
-      }
+      const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim);
+      while (there && walk.left == 0) walk.left = walk.counts[++walk.token * groups];
       __syncwarp();
     }
+    Entry result;
+    result.token = first_token_ + max(walk.token, 0);
+    if (next_token) walk.entry = starts()[result.token * groups_ + group_];
     const int beyond = walk.entry - lists.capacity;
     const bool in_page = beyond < 0 || !there;
     const int at = there ? (in_page ? walk.entry : (kFar ? min(beyond, kStagedEntries - 1) : beyond)) : 0;
@@ -216,41 +240,37 @@ class KeyOutliers : Service {
       __syncwarp();
     }
     ++walk.entry, --walk.left, --walk.remaining;
-    channel += walk.channel;
-    Entry result;
-    // A group may hold heads of other blocks.
-    const bool own = there && (kGroupHeads == 1 || (channel >= 0 && channel < share.heads * kDim));
-    result.channel = own ? channel : -1;
+    result.channel = there ? channel : -1;
     result.value = half_bits_to_float(value);
     return result;
   }
 
-  __device__ void add_page(int index, float2* corrections) const {
-    Walk walk = start(index);
-    const std::uint32_t position = (share.first_page + index) * layout::kPageTokens + token_;
+  __device__ void add_page(int index, Walk& walk, float4* cells) const {
     const Lists lists{reinterpret_cast<const std::uint16_t*>(part(index, params.page.key_parts.outlier_values)),
                       staged_values(index),
                       reinterpret_cast<const std::uint8_t*>(part(index, params.page.key_parts.outlier_channels)),
                       staged_channels(index), static_cast<int>(params.page.key.outlier_capacity)};
     const int most = __reduce_max_sync(~0u, walk.remaining);
-    const int last = __reduce_max_sync(~0u, walk.entry + walk.remaining) - lists.capacity;
-    if (last <= kStagedEntries) {
-      add_entries<false>(index, lists, walk, most, position, corrections);
+    if (__reduce_max_sync(~0u, walk.last) - lists.capacity <= kStagedEntries) {
+      add_entries<false>(index, lists, walk, most, cells);
     } else {
-      add_entries<true>(index, lists, walk, most, position, corrections);
+      add_entries<true>(index, lists, walk, most, cells);
     }
   }
 
   /// `kFar`: some are in blocks that were not fetched ahead.
   template <bool kFar>
-  __device__ void add_entries(int index, const Lists& lists, Walk& walk, int most, std::uint32_t position,
-                              float2* corrections) const {
+  __device__ void add_entries(int index, const Lists& lists, Walk& walk, int most, float4* cells) const {
+    const std::uint32_t first_position = (share.first_page + index) * layout::kPageTokens;
     Entry next = fetch<kFar>(index, lists, walk);
+    float4 sum = {};
+    int cell = -1;
     for (int entry = 0; entry < most; ++entry) {
       const Entry now = next;
       next = fetch<kFar>(index, lists, walk);
-      add(now, position, corrections);
+      add(now, first_position, cells, sum, cell);
     }
+    __syncwarp();
   }
 
   /// Value and, in the upper half, channel of an entry that is too far down the chain to be fetched ahead.
@@ -266,35 +286,40 @@ class KeyOutliers : Service {
                                                                    << 16;
   }
 
-  /// score += (value - what code 0 stands for) * (rotated query)[channel]. Without an entry: adds 0 to some score.
-  __device__ void add(const Entry& entry, std::uint32_t position, float2* corrections) const {
-    const int at = max(entry.channel, 0), head = at / kDim, channel = at % kDim;
-    float2* sums = corrections + head * (kQueries / 2) * kPlane;
-    const bool second = channel >= kPairs;
-    const int partner = second ? at - kPairs : at + kPairs;
-    const float2 angle = cos_sin_of(turn_fraction(turns_[channel % kPairs], position));
-    const float exact = entry.value * units_[head] - code_zero_[at], difference = entry.channel >= 0 ? exact : 0.0f;
-    const float with_own = difference * angle.x, with_partner = (second ? -difference : difference) * angle.y;
-    const __half2 *own = queries_ + at * (kQueries / 2), *other = queries_ + partner * (kQueries / 2);
-#pragma unroll
-    for (int two = 0; two < kQueries / 2; ++two) {
-      const float2 a = __half22float2(own[two]), b = __half22float2(other[two]);
-      float2 sum = sums[two * kPlane];
-      sum.x += with_own * a.x + with_partner * b.x;
-      sum.y += with_own * a.y + with_partner * b.y;
-      sums[two * kPlane] = sum;
+  /// score += (value - what code 0 stands for) * (rotated query)[channel].
+  __device__ void add(const Entry& entry, std::uint32_t first_position, float4* cells, float4& sum, int& cell) const {
+    const int in_group = max(entry.channel, 0), channel = in_group % kDim;
+    const int head = (first_group_ + group_) * kGroupHeads + in_group / kDim - share.first_head;
+    // A group may hold heads of other blocks.
+    const bool own = walks_ && entry.channel >= 0 && (kGroupHeads == 1 || (head >= 0 && head < share.heads));
+    const int row = own ? channel * params.plan.heads + head : 0;
+    const uint4 query = queries_[row];
+    const float2 angle = cos_sin_of(turn_fraction(turns_[channel % kPairs], first_position + entry.token));
+    const float difference = entry.value * units_[own ? head : 0] - code_zero_[row];
+    const float with_cosine = difference * angle.x, with_sine = difference * angle.y;
+    const int present = head * kCorrectionCells + correction_cell(entry.token);
+    if (own && present != cell) {
+      sum = {};
+      cell = present;
     }
+    sum.x += with_cosine * low_float(query.x) + with_sine * low_float(query.z);
+    sum.y += with_cosine * high_float(query.x) + with_sine * high_float(query.z);
+    sum.z += with_cosine * low_float(query.y) + with_sine * low_float(query.w);
+    sum.w += with_cosine * high_float(query.y) + with_sine * high_float(query.w);
+    if (own) cells[present] = sum;
   }
 
-  int half_, token_;
+  int first_group_, groups_;  ///< of the page's, that the block's heads are in
+  int tokens_ = 1, group_ = 0, first_token_ = 0;
+  bool walks_ = false;
   const std::uint64_t* turns_;
   const float *units_, *code_zero_;
-  const __half2* queries_;
+  const uint4* queries_;
 };
 
 /// Outliers of values: lane = entry of a token, several tokens at a time. The entries of one token are of different
 /// channels, so its lanes add to the output without atomics; tokens take turns.
-template <int kDim, int kQueries>
+template <int kDim>
 class ValueOutliers : Service {
  public:
   using Service::Service;
@@ -312,13 +337,13 @@ class ValueOutliers : Service {
     bool there = false;
     std::uint32_t output = 0;  ///< shared-memory address
     float difference = 0.0f;
-    __half2 weights[kQueries / 2];
+    __half weights[kBlockQueries];
   };
   struct Page {
     const void* channels;
     const std::uint16_t* values;
     const std::uint32_t* ranges;
-    const __half2* weights;
+    const char* weights;
     std::uint32_t output;  ///< shared-memory address
   };
 
@@ -339,8 +364,8 @@ class ValueOutliers : Service {
           part(index, params.page.value_parts.outlier_channels),
           reinterpret_cast<const std::uint16_t*>(part(index, params.page.value_parts.outlier_values)),
           reinterpret_cast<const std::uint32_t*>(part(index, params.page.value_parts.ranges)),
-          reinterpret_cast<const __half2*>(shared + params.plan.weights) + first_warp * (kQueries / 2) * kPlane,
-          shared_address(shared + params.plan.extra_output) + first_warp * kDim * kQueries * 4};
+          shared + params.plan.weights + first_warp * kWeightBytes,
+          shared_address(shared + params.plan.extra_output) + first_warp * kDim * kBlockQueries * 4};
       for (int begin = 0; begin < entries; begin += 32) {
         const int at = begin + own_entry;
         const bool there = used && at < entries;
@@ -376,46 +401,29 @@ class ValueOutliers : Service {
     const float first = params.value_books > 1
                             ? __ldg(params.value_decoded + ((share.first_head + head) << params.page.value.bits))
                             : one_book;
-    entry.output = page.output + own * kQueries * 4;
+    entry.output = page.output + own * kBlockQueries * 4;
     entry.difference = half_bits_to_float(page.values[place]) - (low_float(range) + high_float(range) * first);
-    const __half2* weights = page.weights + head * (kQueries / 2) * kPlane + swizzled(from);
+    const char* weights = page.weights + head * kWeightBytes + from * 2;
 #pragma unroll
-    for (int two = 0; two < kQueries / 2; ++two) entry.weights[two] = weights[two * kPlane];
+    for (int query = 0; query < kBlockQueries; ++query)
+      entry.weights[query] = *reinterpret_cast<const __half*>(weights + query * kWeightStride);
     return entry;
   }
 
   /// Predicated, not branched: the turns of a warp are a chain of short latencies.
   __device__ void add(const Entry& entry, bool now) const {
     const int active = now;
-#pragma unroll
-    for (int two = 0; two < kQueries / 2; two += kQueries < 4 ? 1 : 2) {
-      const std::uint32_t address = entry.output + 8 * two;
-      const float2 a = __half22float2(entry.weights[two]);
-      if constexpr (kQueries < 4) {
-        float x = 0.0f, y = 0.0f;
-        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\n@p ld.shared.v2.f32 {%0, %1}, [%2];\n}"
-                     : "+f"(x), "+f"(y)
-                     : "r"(address), "r"(active)
-                     : "memory");
-        x += a.x * entry.difference, y += a.y * entry.difference;
-        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\n@p st.shared.v2.f32 [%0], {%1, %2};\n}" ::"r"(address),
-                     "f"(x), "f"(y), "r"(active)
-                     : "memory");
-      } else {
-        const float2 b = __half22float2(entry.weights[two + 1]);
-        float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
-        asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
-                     : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
-                     : "r"(address), "r"(active)
-                     : "memory");
-        x += a.x * entry.difference, y += a.y * entry.difference;
-        z += b.x * entry.difference, w += b.y * entry.difference;
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"r"(address),
-            "f"(x), "f"(y), "f"(z), "f"(w), "r"(active)
-            : "memory");
-      }
-    }
+    float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
+                 : "r"(entry.output), "r"(active)
+                 : "memory");
+    x += __half2float(entry.weights[0]) * entry.difference, y += __half2float(entry.weights[1]) * entry.difference;
+    z += __half2float(entry.weights[2]) * entry.difference, w += __half2float(entry.weights[3]) * entry.difference;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
+                     entry.output),
+                 "f"(x), "f"(y), "f"(z), "f"(w), "r"(active)
+                 : "memory");
   }
 };
 
