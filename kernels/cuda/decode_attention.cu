@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostParts = 2048;  ///< of a sequence: splits * pages in flight
 
 struct Device {
-  int multiprocessors = 1, shared_bytes = 0;
+  int multiprocessors = 1, shared_bytes = 0, major = 0;
 };
 
 Device device_limits() {
@@ -30,6 +30,7 @@ Device device_limits() {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&limits.multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaDeviceGetAttribute(&limits.major, cudaDevAttrComputeCapabilityMajor, device);
   return limits;
 }
 
@@ -97,6 +98,7 @@ __global__ void merge_kernel(const float* partials, const float2* normals, int p
   const float2* normal = normals + row * parts;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), lane = thread % 32;
 
+  wait_for_kernel_before();
   float largest = -1e30f;
   for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, normal[part].x);
   for (int step = 1; step < 32; step <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
@@ -184,7 +186,7 @@ __device__ std::uint32_t both_pairs(const Turns& turns, int step, int t, const F
 }
 
 /// See dense_warp.cuh for what each is.
-__global__ void rope_kernel(const Turns turns, int head_dim, std::uint32_t fast_steps, std::int64_t pages,
+__global__ void rope_kernel(const Turns turns, int head_dim, int fast_steps, std::int64_t pages,
                             std::uint64_t* turns_out, std::uint32_t* key_angles, std::uint32_t* ratios,
                             std::uint32_t* base_angles) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -211,7 +213,7 @@ __global__ void rope_kernel(const Turns turns, int head_dim, std::uint32_t fast_
   const int step = static_cast<int>(index / 8 % steps);
   const auto begin = static_cast<std::uint64_t>(index / (8 * steps)) * layout::kPageTokens;
   std::uint32_t* words = base_angles + index * 4;
-  if (fast_steps >> step & 1u) {
+  if (step < fast_steps) {
     for (int two = 0; two < 2; ++two) {
       const std::uint64_t position = begin + 2 * (2 * two + odd);
       words[2 * two] = both_pairs(turns, step, t, [&](std::uint64_t turn) { return exact_cos_sin(turn, position).x; });
@@ -299,10 +301,21 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
                            cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
     return Status::LaunchFailed;
   }
-  merge_kernel<<<dim3(arguments.heads, arguments.batch), 512, 0, stream>>>(
-      params.partials, params.normals, static_cast<int>(resolved.parts()), head_dim, params.value_unit, params.output,
-      params.output_type);
-  return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
+  // Its blocks are set up while the last ones of the main kernel run.
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(arguments.heads, arguments.batch);
+  launch.blockDim = dim3(512);
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = device_limits().major >= 9 ? 1 : 0;
+  const cudaError_t launched =
+      cudaLaunchKernelEx(&launch, merge_kernel, static_cast<const float*>(params.partials),
+                         static_cast<const float2*>(params.normals), static_cast<int>(resolved.parts()), head_dim,
+                         params.value_unit, params.output, static_cast<int>(params.output_type));
+  return launched == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }
 
 std::size_t rope_table_bytes(int head_dim, std::int64_t tokens) {
@@ -315,12 +328,14 @@ Status build_rope_tables(const double* inverse_frequencies, int head_dim, std::i
                          RopeTables& tables, Stream stream) {
   if (head_dim <= 0 || head_dim > 256 || head_dim % 16 != 0) return Status::UnsupportedHeadDim;
   Turns turns = {};
-  std::uint32_t fast_steps = 0;
+  // The first half; or all of them, if one of the others turns too far for a cubic.
+  const int steps = head_dim / 16;
+  int fast_steps = steps - steps / 2;
   for (int pair = 0; pair < head_dim / 2; ++pair) {
     const long double exact = inverse_frequencies[pair] / 6.283185307179586476925286766559005768L;
     const long double fraction = exact - std::floor(exact);
     turns.of_pair[pair] = static_cast<std::uint64_t>(std::min(fraction * 0x1p64L, 18446744073709551615.0L));
-    if (std::fabs(reach_of(turns.of_pair[pair])) > kLongestReach) fast_steps |= 1u << (pair / 8);
+    if (pair / 8 >= fast_steps && std::fabs(reach_of(turns.of_pair[pair])) > kLongestReach) fast_steps = steps;
   }
   const std::int64_t pages = base_pages(tokens);
   auto* turns_out = static_cast<std::uint64_t*>(memory);

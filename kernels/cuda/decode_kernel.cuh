@@ -11,10 +11,10 @@ namespace kvq::cuda {
 template <int kDim>
 __device__ __forceinline__ void serve(const DecodeParams& params, const Share& share, char* shared, int role,
                                       int lane) {
-  if (role == 0) {
-    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim>(params, share, shared, lane).run();
-  } else if (role < 3) {
-    if (params.page.key.varying_outliers) KeyOutliers<kDim>(params, share, shared, lane, role - 1).run();
+  if (role < kValueWarps) {
+    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim>(params, share, shared, lane, role).run();
+  } else if (role < kValueWarps + kKeyWarps) {
+    if (params.page.key.varying_outliers) KeyOutliers<kDim>(params, share, shared, lane, role - kValueWarps).run();
   } else {
     TailLoader(params, share, shared, lane).run();
   }
@@ -25,6 +25,7 @@ __global__ void __launch_bounds__((kMaxDenseWarps + kServiceWarps) * 32, 1)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(1024) char shared[];
   if (shared_address(shared) != kTablesAt) __trap();
+  allow_next_kernel();
   // The shuffle tells the compiler that all lanes have the same.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const DecodePlan& plan = params.plan;

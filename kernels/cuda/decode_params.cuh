@@ -24,7 +24,7 @@ struct DecodeParams {
   float key_unit, value_unit;  ///< 2^exponent
   const std::uint64_t* turns;
   const std::uint32_t *key_angles, *base_angles, *ratios;
-  std::uint32_t fast_steps;
+  std::int32_t fast_steps;
   const void* query;
   void* output;
   std::int32_t query_type, output_type;

@@ -3,12 +3,12 @@
 //
 // A block serves `heads` kv heads of one sequence over a contiguous run of its pages, and up to four query heads of each
 // (more of them make more blocks). Each of `dense_warps` = heads * pages_in_flight warps decodes one head of every
-// pages_in_flight-th page; four more warps serve them: one adds the values' outliers, two the keys' outliers, one
+// pages_in_flight-th page; five more warps serve them: two add the values' outliers, two the keys' outliers, one
 // fetches what the heads of a page share.
 //
 //   tables   two codes -> two fp16 numbers, one copy per bank: rows of 256 bytes, 128 for keys, 128 for values
 //   codes    per dense warp a page's keys and values, refilled as soon as they are used up
-//   tails    two buffers: ranges, outliers, counts and link of a page; overflow blocks fetched ahead
+//   tails    two buffers or one for each page in flight: ranges, outliers, counts and link of a page; overflow blocks fetched ahead
 
 #include <cstdint>
 
@@ -16,9 +16,9 @@
 
 namespace kvq::cuda {
 
-inline constexpr int kServiceWarps = 4;
+inline constexpr int kKeyWarps = 2, kValueWarps = 2;  ///< for outliers
+inline constexpr int kServiceWarps = kKeyWarps + kValueWarps + 1;
 inline constexpr int kMaxDenseWarps = 8;
-inline constexpr int kTailBuffers = 2;
 inline constexpr int kSubTiles = 4;       ///< 16-token tiles of a page
 inline constexpr int kBlockQueries = 4;   ///< query heads of a kv head that a block serves
 inline constexpr int kStagedBlocks = 24;  ///< overflow blocks of a page that are fetched ahead
@@ -47,7 +47,8 @@ constexpr bool has_own_kernel(int bits, int head_dim) {
 constexpr int table_rows(int bits) { return bits == 3 ? 64 : 256; }
 
 struct DecodePlan {
-  int heads = 0, pages_in_flight = 0;
+  int heads = 0, pages_in_flight = 0;  ///< pages_in_flight is a power of two
+  int tail_shift = 0;                  ///< 2^tail_shift tail buffers, as many as pages in flight, or two
   int tail_bytes = 0;
   // Byte offsets in shared memory; the tables are at 0.
   int key_codes = 0, value_codes = 0;  ///< [dense warp] pages
@@ -55,18 +56,20 @@ struct DecodePlan {
   int angles = 0;                      ///< [step][32] of 16 bytes
   int ratios = 0;                      ///< [step][2][4] fp16 pairs
   int ranges = 0;                      ///< [head][step][4] of 16 bytes: key scales and zeros
-  int outlier_query = 0;               ///< [head_dim][head] of 16 bytes: four queries' channels and their partners
+  int outlier_query = 0;               ///< [head_dim][head][4 queries] fp16
   int code_zero = 0;                   ///< [head_dim][head] fp32: what code 0 of a key decodes to, times a unit
   int head_units = 0;                  ///< [head] fp32: unit of a stored key
-  int extra_output = 0;                ///< [dense warp][head_dim][4 queries] fp32: outliers of values, sinks
+  int extra_output = 0;                ///< [dense warp][value warp][head_dim][4 queries] fp32: outliers of values, sinks
   int corrections = 0;                 ///< [dense warp][kCorrectionCells][4 queries] fp32: scores from outliers of keys
   int weights = 0;                     ///< [dense warp][4 queries] of kWeightStride: softmax weights
   int own_weights = 0;                 ///< [dense warp][4 queries] of kOwnWeightStride: times the values' scales
   int turns = 0;                       ///< [head_dim / 2] u64
   int starts = 0;                      ///< [64][groups] i32: where a token's outliers of a group of heads begin
   int tails = 0, staged = 0, barriers = 0;
+  int base_angles = 0;  ///< [tail buffer][step][2][4] of 16 bytes
   int bytes = 0;
 
+  constexpr int tail_buffers() const { return 1 << tail_shift; }
   constexpr int dense_warps() const { return heads * pages_in_flight; }
   constexpr int threads() const { return (dense_warps() + kServiceWarps) * 32; }
 };
@@ -81,6 +84,7 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   DecodePlan plan;
   plan.heads = heads;
   plan.pages_in_flight = pages_in_flight;
+  plan.tail_shift = pages_in_flight == 8 ? 3 : pages_in_flight == 4 ? 2 : 1;
   plan.tail_bytes = static_cast<int>(page.bytes - page.key_parts.ranges);
   const int head_dim = page.key.head_dim, steps = head_dim / 16, warps = plan.dense_warps();
   const bool key_outliers = page.key.varying_outliers, value_outliers = page.value.outliers_per_end > 0;
@@ -95,18 +99,19 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.angles, steps * 32 * 16);
   place(plan.ratios, steps * 8 * 4);
   place(plan.ranges, heads * steps * 4 * 16);
-  place(plan.outlier_query, key_outliers ? heads * head_dim * 16 : 0);
+  place(plan.outlier_query, key_outliers ? heads * head_dim * 8 : 0);
   place(plan.code_zero, key_outliers ? heads * head_dim * 4 : 0);
   place(plan.head_units, heads * 4);
-  place(plan.extra_output, warps * head_dim * kBlockQueries * 4);
+  place(plan.extra_output, warps * kValueWarps * head_dim * kBlockQueries * 4);
   place(plan.corrections, key_outliers ? warps * kCorrectionCells * 16 : 0);
   place(plan.weights, value_outliers ? warps * kWeightBytes : 0);
   place(plan.own_weights, warps * kBlockQueries * kOwnWeightStride);
   place(plan.turns, head_dim / 2 * 8);
   place(plan.starts, key_outliers ? layout::kPageTokens * touched_groups(heads, head_dim) * 4 : 0);
-  place(plan.tails, kTailBuffers * plan.tail_bytes);
-  place(plan.staged, key_outliers ? kTailBuffers * kStagedEntries * 3 : 0);
-  place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + kTailBuffers * kBarriersPerTail) * 8);
+  place(plan.tails, plan.tail_buffers() * plan.tail_bytes);
+  place(plan.base_angles, plan.tail_buffers() * steps * 128);
+  place(plan.staged, key_outliers ? plan.tail_buffers() * kStagedEntries * 3 : 0);
+  place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + plan.tail_buffers() * kBarriersPerTail) * 8);
   plan.bytes = end;
   return plan;
 }
@@ -120,7 +125,8 @@ constexpr DecodePlan best_decode_plan(const layout::PageLayout& page, int specia
   for (int blocks = 1; blocks <= kv_heads; ++blocks) {
     const int heads = own_books ? 1 : (kv_heads + blocks - 1) / blocks;
     if (heads > kMaxDenseWarps) continue;
-    for (int in_flight = kMaxDenseWarps / heads; in_flight >= 1; --in_flight) {
+    for (int in_flight = kMaxDenseWarps; in_flight >= 1; in_flight /= 2) {
+      if (in_flight * heads > kMaxDenseWarps) continue;
       const DecodePlan plan = decode_plan(page, specialised_bits, heads, in_flight);
       if (plan.bytes <= shared_bytes) {
         if (plan.dense_warps() > best.dense_warps()) best = plan;

@@ -48,27 +48,36 @@ enum TailBarrier { kTailFull, kTailEmpty, kStagedFull, kStagedEmpty };
 
 struct Barriers {
   std::uint64_t* all;
+  int tail_shift;
   __device__ Barriers(char* shared, const DecodePlan& plan)
-      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)) {}
+      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)), tail_shift(plan.tail_shift) {}
   __device__ std::uint64_t* dense(int warp, int which) const { return all + warp * kBarriersPerDenseWarp + which; }
-  __device__ std::uint64_t* tail(int buffer, int which) const {
-    return all + kMaxDenseWarps * kBarriersPerDenseWarp + buffer * kBarriersPerTail + which;
+  /// Tail buffers are taken in turn by the pages of the block.
+  __device__ int tail_buffer(int index) const { return index & ((1 << tail_shift) - 1); }
+  __device__ unsigned tail_parity(int index) const { return index >> tail_shift & 1; }
+  __device__ std::uint64_t* tail(int index, int which) const {
+    return all + kMaxDenseWarps * kBarriersPerDenseWarp + tail_buffer(index) * kBarriersPerTail + which;
+  }
+  __device__ void wait_for_tail(int index, int which) const { barrier_wait(tail(index, which), tail_parity(index)); }
+  /// Until the page that had the buffer before has left it.
+  __device__ void wait_for_free_tail(int index, int which) const {
+    if (index >> tail_shift) barrier_wait(tail(index, which), tail_parity(index) ^ 1);
   }
 
   __device__ void init(const Share& share, bool key_outliers, bool value_outliers) const {
     for (int warp = 0; warp < kMaxDenseWarps; ++warp) {
       barrier_init(dense(warp, kKeysFull), kCopyArrivals);
       barrier_init(dense(warp, kValuesFull), kCopyArrivals);
-      barrier_init(dense(warp, kCorrectionsFull), 2 * 32);  // both warps for outliers of keys
+      barrier_init(dense(warp, kCorrectionsFull), kKeyWarps * 32);
       barrier_init(dense(warp, kCorrectionsEmpty), 32);
       barrier_init(dense(warp, kWeightsFull), 32);
-      barrier_init(dense(warp, kWeightsEmpty), 32);
+      barrier_init(dense(warp, kWeightsEmpty), kValueWarps * 32);
     }
-    for (int buffer = 0; buffer < kTailBuffers; ++buffer) {
+    for (int buffer = 0; buffer < 1 << tail_shift; ++buffer) {
       barrier_init(tail(buffer, kTailFull), kCopyArrivals);
-      barrier_init(tail(buffer, kTailEmpty), 32 * (share.heads + (key_outliers ? 2 : 0) + (value_outliers ? 1 : 0)));
+      barrier_init(tail(buffer, kTailEmpty), 32 * (share.heads + (key_outliers ? kKeyWarps : 0) + (value_outliers ? kValueWarps : 0)));
       barrier_init(tail(buffer, kStagedFull), 32);
-      barrier_init(tail(buffer, kStagedEmpty), 2 * 32);
+      barrier_init(tail(buffer, kStagedEmpty), kKeyWarps * 32);
     }
     barrier_init_fence();
   }

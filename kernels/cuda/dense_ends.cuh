@@ -47,7 +47,7 @@ __device__ void DenseWarp<kBits, kDim>::prepare() {
   const float query_unit = power_above(scaled_max), to_query_unit = 1.0f / query_unit;
   unit_ = __shfl_sync(~0u, query_unit, 8 * t_);
 
-  for (int channel = lane_; channel < kDim; channel += 32) extra_output_[channel] = {};
+  for (int channel = lane_; channel < kValueWarps * kDim; channel += 32) extra_output_[channel] = {};
   if (slot_ != 0) return;
   auto* queries = reinterpret_cast<__half*>(shared_ + params_.plan.queries) + head_ * kSteps * kBlockQueries * 16;
 #pragma unroll
@@ -61,16 +61,14 @@ __device__ void DenseWarp<kBits, kDim>::prepare() {
   if (lane_ == 0) {
     reinterpret_cast<float*>(shared_ + params_.plan.head_units)[head_] = correction_unit * params_.key_unit;
   }
-  // Of a channel: four queries, then the four that the sine goes with.
   auto* rows = reinterpret_cast<__half*>(shared_ + params_.plan.outlier_query);
   const float level = __ldg(params_.key_decoded + ((params_.key_books > 1 ? kv_head : 0) << key_bits()));
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int pair = 8 * step + t_ + 4 * odd;
     const __half a = __float2half_rn(first[step] * to_unit), b = __float2half_rn(second[step] * to_unit);
-    __half *lower = rows + (pair * heads + head_) * 8 + query, *upper = lower + kPairs * heads * 8;
-    lower[0] = a, lower[4] = b;
-    upper[0] = b, upper[4] = __hneg(a);
+    __half* row = rows + (pair * heads + head_) * kBlockQueries + query;
+    row[0] = a, row[kPairs * heads * kBlockQueries] = b;
     if (query < 2) {
       const int channel = pair + query * kPairs;
       code_zero[channel * heads + head_] =
@@ -140,8 +138,11 @@ __device__ void DenseWarp<kBits, kDim>::write_partial() {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int channel = 16 * tile + g_ + 8 * r;
-        partial[channel] = output_[tile][2 * r + odd] * unit + zeros +
-                           reinterpret_cast<const float*>(extra_output_ + channel)[query];
+        float sum = output_[tile][2 * r + odd] * unit + zeros;
+#pragma unroll
+        for (int copy = 0; copy < kValueWarps; ++copy)
+          sum += reinterpret_cast<const float*>(extra_output_ + copy * kDim + channel)[query];
+        partial[channel] = sum;
       }
     }
   }

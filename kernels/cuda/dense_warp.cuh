@@ -6,7 +6,8 @@
 //   output[channel, queries] += values . weights       mma, A = values: row = channel, contraction over tokens
 //
 // RoPE. The channels of a step of the contraction are 8 pairs (j, j + head_dim / 2). What is done with them depends on
-// how far they turn within a page (RopeTables::fast_steps):
+// how far they turn within a page: the first half of the steps are fast, the second half slow (all are fast where
+// frequencies do not fall as usual, RopeTables::fast_steps).
 //
 // - Slow ones: keys stay as they are, the queries turn. A query rotated to token 32 + 32 u of the page is, channel by
 //   channel, a polynomial of degree 3 in u, error 2e-4 at most; its four coefficients are columns of the mma, and a
@@ -48,7 +49,7 @@ class DenseWarp {
         angle_lane_(shared + params.plan.angles + lane * 16),
         ratio_lane_(shared + params.plan.ratios + ((g_ & 1) * 4 + t_) * 4),
         values_(shared + params.plan.value_codes + warp * kDim * value_row()),
-        extra_output_(reinterpret_cast<float4*>(shared + params.plan.extra_output) + warp * kDim),
+        extra_output_(reinterpret_cast<float4*>(shared + params.plan.extra_output) + warp * kValueWarps * kDim),
         key_column_(CodeLookup<kBits>::column(lane)),
         value_column_(CodeLookup<kBits>::column(lane) + 128) {}
 
@@ -68,8 +69,9 @@ class DenseWarp {
  private:
   static constexpr int kSteps = kDim / 16;  ///< of the contraction over channels; tiles of output channels
   static constexpr int kPairs = kDim / 2;
+  static constexpr int kFastSteps = kSteps - kSteps / 2;
   using Lookup = CodeLookup<kBits>;
-  /// Lookups of values one tile ahead. Long loop bodies and large head_dim make code that does not fit the instruction
+  /// Loops over steps and tiles unrolled, lookups one step ahead. Long loop bodies and large head_dim make code that does not fit the instruction
   /// cache (and nvcc 13.0's ptxas crashes on it).
   static constexpr bool kPipelined = (kBits == 2 || kBits == 3 || kBits == 4) && kSteps <= 8;
 
@@ -80,11 +82,8 @@ class DenseWarp {
   __device__ const std::uint8_t* page_address(int page) const {
     return params_.pages + share_.block_table[page] * params_.page.bytes;
   }
-  __device__ const char* page_angles(int page) const {
-    return reinterpret_cast<const char*>(params_.base_angles) + static_cast<std::int64_t>(page) * kSteps * 128;
-  }
   __device__ const char* tail(int index) const {
-    return shared_ + params_.plan.tails + index % kTailBuffers * params_.plan.tail_bytes;
+    return shared_ + params_.plan.tails + barriers_.tail_buffer(index) * params_.plan.tail_bytes;
   }
   __device__ void copy(const std::uint8_t* page, int which) {
     std::uint64_t* barrier = barriers_.dense(warp_, which);
@@ -106,22 +105,25 @@ class DenseWarp {
     return {Lookup::load_pair(rows, rows + 4 * key_row(), g_, key_bits()),
             Lookup::load_pair(rows + kPairs * key_row(), rows + (kPairs + 4) * key_row(), g_, key_bits())};
   }
-  /// Numbers of a step, [2 m + r], times scale plus zero.
+  /// Numbers of a step, [2 m + r].
   struct StepKeys {
     std::uint32_t first[2 * kSubTiles], second[2 * kSubTiles];
   };
-  __device__ StepKeys decode_keys(const StepCodes& codes, int step) const {
+  __device__ StepKeys look_up(const StepCodes& codes) const {
     StepKeys keys;
     const auto first = Lookup::key_index(codes.first), second = Lookup::key_index(codes.second);
     Lookup::look_up_keys(first, key_column_, keys.first);
     Lookup::look_up_keys(second, key_column_, keys.second);
+    return keys;
+  }
+  /// Times scale plus zero.
+  __device__ void denormalise(StepKeys& keys, int step) const {
     const uint4 range = *reinterpret_cast<const uint4*>(range_lane_ + step * 64);
 #pragma unroll
     for (int i = 0; i < 2 * kSubTiles; ++i) {
       keys.first[i] = as_bits(__hfma2(as_half2(keys.first[i]), as_half2(range.x), as_half2(range.y)));
       keys.second[i] = as_bits(__hfma2(as_half2(keys.second[i]), as_half2(range.z), as_half2(range.w)));
     }
-    return keys;
   }
   /// Fragment of this lane's query, rotated backwards.
   struct RotatedQuery {
@@ -134,10 +136,10 @@ class DenseWarp {
   }
   __device__ uint2 query_of(int step) const { return *reinterpret_cast<const uint2*>(query_lane_ + step * 128); }
 
-  __device__ void add_fast_step(const StepCodes& codes, const char* base, int step, float (&sums)[kSubTiles][4]) const;
-  __device__ void add_slow_step(const StepCodes& codes, const char* base, int step, float (&sums)[kSubTiles][2][4]) const;
+  __device__ void add_fast_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][4]) const;
+  __device__ void add_slow_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][2][4]) const;
   __device__ void attend_to_sinks();
-  __device__ void score(int page, float (&scores)[2 * kSubTiles], unsigned parity, const std::uint8_t* next_page);
+  __device__ void score(int index, float (&scores)[2 * kSubTiles], unsigned parity, const std::uint8_t* next_page);
   __device__ void weigh(int page, int index, float (&scores)[2 * kSubTiles], unsigned parity);
   __device__ void accumulate(unsigned parity, const std::uint8_t* next_page);
   __device__ void write_partial();
@@ -165,12 +167,12 @@ class DenseWarp {
 };
 
 template <int kBits, int kDim>
-__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_fast_step(const StepCodes& codes, const char* base, int step,
+__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_fast_step(StepKeys keys, const char* base, int step,
                                                                       float (&sums)[kSubTiles][4]) const {
-  const uint4 turned = __ldg(reinterpret_cast<const uint4*>(base + step * 128));
+  const uint4 turned = *reinterpret_cast<const uint4*>(base + step * 128);
   const uint4 angle = *reinterpret_cast<const uint4*>(angle_lane_ + step * 512);
   const uint2 query = query_of(step);
-  StepKeys keys = decode_keys(codes, step);
+  denormalise(keys, step);
   const RotatedQuery lower = rotate_query(query, turned.x, turned.y), upper = rotate_query(query, turned.z, turned.w);
 #pragma unroll
   for (int i = 0; i < 2 * kSubTiles; ++i) {
@@ -188,12 +190,12 @@ __device__ __forceinline__ void DenseWarp<kBits, kDim>::add_fast_step(const Step
 }
 
 template <int kBits, int kDim>
-__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_slow_step(const StepCodes& codes, const char* base, int step,
+__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_slow_step(StepKeys keys, const char* base, int step,
                                                                       float (&sums)[kSubTiles][2][4]) const {
-  const uint2 turned = __ldg(reinterpret_cast<const uint2*>(base + step * 128));
+  const uint2 turned = *reinterpret_cast<const uint2*>(base + step * 128);
   const __half2 ratio = as_half2(*reinterpret_cast<const std::uint32_t*>(ratio_lane_ + step * 32));
   const uint2 query = query_of(step);
-  const StepKeys keys = decode_keys(codes, step);
+  denormalise(keys, step);
   const RotatedQuery low = rotate_query(query, turned.x, turned.y);
   const RotatedQuery high = {as_bits(__hmul2(as_half2(low.first), ratio)),
                              as_bits(__hmul2(as_half2(low.second), ratio))};
@@ -209,41 +211,41 @@ __device__ __forceinline__ void DenseWarp<kBits, kDim>::add_slow_step(const Step
 }
 
 template <int kBits, int kDim>
-__device__ void DenseWarp<kBits, kDim>::score(int page, float (&scores)[2 * kSubTiles], unsigned parity,
+__device__ void DenseWarp<kBits, kDim>::score(int index, float (&scores)[2 * kSubTiles], unsigned parity,
                                               const std::uint8_t* next_page) {
-  // Angles of the next page of this warp, in time for their use.
-  if (next_page != nullptr && lane_ < kSteps) {
-    const int next = page + params_.plan.pages_in_flight;
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(page_angles(next) + lane_ * 128));
-  }
+  barriers_.wait_for_tail(index, kTailFull);
   barrier_wait(barriers_.dense(warp_, kKeysFull), parity);
-  // Fast steps first. The codes of a step are loaded one step ahead.
-  std::uint32_t fast = params_.fast_steps, slow = ~fast & ((1u << kSteps) - 1u);
-  const char* base = page_angles(page) + (g_ & 1) * 64 + t_ * 16;
-  const auto next_step = [&fast, &slow] { return fast != 0 ? __ffs(fast) - 1 : __ffs(slow) - 1; };
-  StepCodes codes = load_codes(next_step());
-  float fast_sums[kSubTiles][4] = {};
+  const char* base = shared_ + params_.plan.base_angles + barriers_.tail_buffer(index) * kSteps * 128 + (g_ & 1) * 64 + t_ * 16;
+  float fast[kSubTiles][4] = {}, sums[kSubTiles][2][4] = {};
+  if (params_.fast_steps == kFastSteps) {
+    // In flight: the codes of the step after next, the lookups of the next, the arithmetic of this one.
+    StepCodes codes = load_codes(0);
+    StepKeys next;
+    if constexpr (kPipelined) {
+      next = look_up(codes);
+      codes = load_codes(1);
+    }
+#pragma unroll(kPipelined ? kFastSteps : 1)
+    for (int step = 0; step < kFastSteps; ++step) {
+      const StepKeys now = kPipelined ? next : look_up(load_codes(step));
+      if constexpr (kPipelined) {
+        next = look_up(codes);
+        if (step + 2 < kSteps) codes = load_codes(step + 2);
+      }
+      add_fast_step(now, base, step, fast);
+    }
+#pragma unroll(kPipelined ? kSteps - kFastSteps : 1)
+    for (int step = kFastSteps; step < kSteps; ++step) {
+      const StepKeys now = kPipelined ? next : look_up(load_codes(step));
+      if (kPipelined && step + 1 < kSteps) {
+        next = look_up(codes);
+        if (step + 2 < kSteps) codes = load_codes(step + 2);
+      }
+      add_slow_step(now, base, step, sums);
+    }
+  } else {
 #pragma unroll 1
-  while (fast != 0) {
-    const int step = __ffs(fast) - 1;
-    fast &= fast - 1;
-    const StepCodes now = codes;
-    if ((fast | slow) != 0) codes = load_codes(next_step());
-    add_fast_step(now, base, step, fast_sums);
-  }
-#pragma unroll
-  for (int m = 0; m < kSubTiles; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scores[2 * m + r] = fast_sums[m][2 * r + (m & 1)];
-  }
-  float sums[kSubTiles][2][4] = {};
-#pragma unroll 1
-  while (slow != 0) {
-    const int step = __ffs(slow) - 1;
-    slow &= slow - 1;
-    const StepCodes now = codes;
-    if (slow != 0) codes = load_codes(__ffs(slow) - 1);
-    add_slow_step(now, base, step, sums);
+    for (int step = 0; step < kSteps; ++step) add_fast_step(look_up(load_codes(step)), base, step, fast);
   }
   __syncwarp();
   if (next_page != nullptr) copy(next_page, kKeysFull);
@@ -254,7 +256,8 @@ __device__ void DenseWarp<kBits, kDim>::score(int page, float (&scores)[2 * kSub
     for (int r = 0; r < 2; ++r) {
       const float u = first + static_cast<float>(2 * m + r) / 32.0f;
       const float linear = fmaf(sums[m][1][2 * r + 1], u, sums[m][1][2 * r]);
-      scores[2 * m + r] += fmaf(fmaf(linear, u, sums[m][0][2 * r + 1]), u, sums[m][0][2 * r]);
+      scores[2 * m + r] =
+          fmaf(fmaf(linear, u, sums[m][0][2 * r + 1]), u, sums[m][0][2 * r]) + fast[m][2 * r + (m & 1)];
     }
   }
 }
@@ -281,7 +284,6 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     }
   }
 
-  barrier_wait(barriers_.tail(index % kTailBuffers, kTailFull), index / kTailBuffers & 1);
   const auto* value_ranges = reinterpret_cast<const uint4*>(
       tail(index) + (params_.page.value_parts.ranges - params_.page.key_parts.ranges)) + 2 * g_;
   std::uint32_t range[kTokens];
@@ -329,7 +331,7 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
   if (rescale) {
     const float fades[4] = {__shfl_sync(~0u, fade, 0), __shfl_sync(~0u, fade, 1), __shfl_sync(~0u, fade, 2),
                             __shfl_sync(~0u, fade, 3)};
-    for (int channel = lane_; channel < kDim; channel += 32) {
+    for (int channel = lane_; channel < kValueWarps * kDim; channel += 32) {
       float4& sum = extra_output_[channel];
       sum.x *= fades[0], sum.y *= fades[1], sum.z *= fades[2], sum.w *= fades[3];
     }
@@ -357,7 +359,7 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     *reinterpret_cast<uint4*>(shares + t_ * kWeightStride + g_ * 16) = {plain[0], plain[1], plain[2], plain[3]};
     barrier_arrive(barriers_.dense(warp_, kWeightsFull));
   }
-  barrier_arrive(barriers_.tail(index % kTailBuffers, kTailEmpty));
+  barrier_arrive(barriers_.tail(index, kTailEmpty));
   // Column g of the weights' fragments is query g % 4; a lane needs 16 neighbouring tokens.
   __syncwarp();
   const auto* from = reinterpret_cast<const uint4*>(own + (g_ & 3) * kOwnWeightStride + t_ * 32);
@@ -412,7 +414,7 @@ __device__ void DenseWarp<kBits, kDim>::run() {
     const int next = page + params_.plan.pages_in_flight;
     const std::uint8_t* next_page = next < share_.end_page ? page_address(next) : nullptr;
     float scores[2 * kSubTiles];
-    score(page, scores, parity, next_page);
+    score(page - share_.first_page, scores, parity, next_page);
     weigh(page, page - share_.first_page, scores, parity);
     accumulate(parity, next_page);
     parity ^= 1;

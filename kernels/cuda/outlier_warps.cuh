@@ -27,12 +27,11 @@ struct Service {
   }
   /// Pages that the dense warps of page `index` had before it, as a parity.
   __device__ unsigned dense_parity(int index) const { return index / params.plan.pages_in_flight & 1; }
-  __device__ unsigned tail_parity(int index) const { return index / kTailBuffers & 1; }
   __device__ char* tail(int index) const {
-    return shared + params.plan.tails + index % kTailBuffers * params.plan.tail_bytes;
+    return shared + params.plan.tails + barriers.tail_buffer(index) * params.plan.tail_bytes;
   }
   __device__ std::uint16_t* staged_values(int index) const {
-    return reinterpret_cast<std::uint16_t*>(shared + params.plan.staged + index % kTailBuffers * kStagedEntries * 3);
+    return reinterpret_cast<std::uint16_t*>(shared + params.plan.staged + barriers.tail_buffer(index) * kStagedEntries * 3);
   }
   __device__ std::uint8_t* staged_channels(int index) const {
     return reinterpret_cast<std::uint8_t*>(staged_values(index) + kStagedEntries);
@@ -46,7 +45,7 @@ struct Service {
   }
 };
 
-/// Copies tails, and, block by block, the overflow of their keys' outliers into one list.
+/// Copies tails and angles, and, block by block, the overflow of their keys' outliers into one list.
 class TailLoader : Service {
  public:
   using Service::Service;
@@ -54,20 +53,24 @@ class TailLoader : Service {
     for (int index = 0; index < share.pages(); ++index) {
       // Walking through a chain takes long, and its buffer is free before the tail's.
       if (params.page.key.varying_outliers) {
-        if (index >= kTailBuffers)
-          barrier_wait(barriers.tail(index % kTailBuffers, kStagedEmpty), tail_parity(index) ^ 1);
+        barriers.wait_for_free_tail(index, kStagedEmpty);
         stage(index);
       }
-      if (index >= kTailBuffers) barrier_wait(barriers.tail(index % kTailBuffers, kTailEmpty), tail_parity(index) ^ 1);
+      barriers.wait_for_free_tail(index, kTailEmpty);
       copy(index);
     }
   }
 
  private:
   __device__ void copy(int index) {
-    std::uint64_t* barrier = barriers.tail(index % kTailBuffers, kTailFull);
-    copy_expect(barrier, params.plan.tail_bytes, lane);
+    std::uint64_t* barrier = barriers.tail(index, kTailFull);
+    const int angle_bytes = params.page.key.head_dim / 16 * 128;
+    copy_expect(barrier, params.plan.tail_bytes + angle_bytes, lane);
     warp_copy(tail(index), page_address(index) + params.page.key_parts.ranges, params.plan.tail_bytes, barrier, lane);
+    warp_copy(shared + params.plan.base_angles + barriers.tail_buffer(index) * angle_bytes,
+              reinterpret_cast<const char*>(params.base_angles) +
+                  static_cast<std::int64_t>(share.first_page + index) * angle_bytes,
+              angle_bytes, barrier, lane);
     copy_commit(barrier);
   }
   __device__ void stage(int index) {
@@ -82,7 +85,7 @@ class TailLoader : Service {
       if (lane >= 4 && lane < 6) reinterpret_cast<std::uint32_t*>(staged_channels(index))[2 * count + lane - 4] = word;
       link = __shfl_sync(~0u, word, 6);
     }
-    barrier_arrive(barriers.tail(index % kTailBuffers, kStagedFull));
+    barrier_arrive(barriers.tail(index, kStagedFull));
   }
 };
 
@@ -99,11 +102,13 @@ class KeyOutliers : Service {
         turns_(reinterpret_cast<const std::uint64_t*>(memory + p.plan.turns)),
         units_(reinterpret_cast<const float*>(memory + p.plan.head_units)),
         code_zero_(reinterpret_cast<const float*>(memory + p.plan.code_zero)),
-        queries_(reinterpret_cast<const uint4*>(memory + p.plan.outlier_query)) {
+        queries_(reinterpret_cast<const uint2*>(memory + p.plan.outlier_query)) {
+    static_assert(kKeyWarps * 32 == layout::kPageTokens);
     while (tokens_ < groups_) tokens_ *= 2;  // a power of two: 64 lanes share 64 tokens and so many groups
     group_ = (32 * half + l) % tokens_;
     first_token_ = (32 * half + l) / tokens_ * tokens_;
     walks_ = group_ < groups_;
+    first_head_ = walks_ ? (first_group_ + group_) * kGroupHeads - s.first_head : 0;
   }
 
   __device__ void run() {
@@ -111,18 +116,18 @@ class KeyOutliers : Service {
       const int first_warp = dense_warp(index, 0);
       float4* cells = reinterpret_cast<float4*>(shared + params.plan.corrections) + first_warp * kCorrectionCells;
       // What needs only the page's tail comes before the wait for the dense warps.
-      barrier_wait(barriers.tail(index % kTailBuffers, kTailFull), tail_parity(index));
+      barriers.wait_for_tail(index, kTailFull);
       Walk walk = start(index);
       for (int head = 0; head < share.heads; ++head) {
         barrier_wait(barriers.dense(first_warp + head, kCorrectionsEmpty), dense_parity(index) ^ 1);
       }
       if (walks_) clear(cells);
-      barrier_wait(barriers.tail(index % kTailBuffers, kStagedFull), tail_parity(index));
+      barriers.wait_for_tail(index, kStagedFull);
       add_page(index, walk, cells);
       for (int head = 0; head < share.heads; ++head)
         barrier_arrive(barriers.dense(first_warp + head, kCorrectionsFull));
-      barrier_arrive(barriers.tail(index % kTailBuffers, kStagedEmpty));
-      barrier_arrive(barriers.tail(index % kTailBuffers, kTailEmpty));
+      barrier_arrive(barriers.tail(index, kStagedEmpty));
+      barrier_arrive(barriers.tail(index, kTailEmpty));
     }
   }
 
@@ -135,64 +140,89 @@ class KeyOutliers : Service {
 
   /// A lane's entries: those of its group in its tokens.
   struct Walk {
-    int remaining = 0, last = 0;  ///< how many; where the last one ends
-    int entry = 0, left = 0;      ///< the next one, and how many more of its token
-    int token = -1;               ///< of the page: the present one, relative to the lane's first
-    std::uint64_t packed = 0;     ///< counts of the tokens that follow, a byte each
-    const Count* counts = nullptr;
+    int remaining = 0, last = 0;   ///< how many; where the last one ends
+    std::uint32_t entry = 0;       ///< the next one
+    int left = 0;                  ///< how many more of its token
+    std::uint32_t tokens = 0;      ///< bits: tokens of the lane that follow and have entries
+    int token = 0;                 ///< the present one, of the page
   };
   struct Entry {
-    int channel = -1;  ///< within the group; -1: none
-    int token = 0;
+    bool there = false, fresh = false;  ///< fresh: the first one of its token
+    int channel = 0, token = 0;         ///< of the group, of the page
     float value = 0.0f;
   };
 
-  /// Entries of a token in groups begin … end - 1.
-  __device__ static int entries(const Count* counts, int begin, int end) {
-    int sum = 0;
-    int group = begin;
-    if constexpr (kByteCounts) {
-      for (; group < end && (reinterpret_cast<std::uintptr_t>(counts + group) & 3); ++group) sum += counts[group];
-      for (; group + 4 <= end; group += 4)
-        sum = __dp4a(*reinterpret_cast<const std::uint32_t*>(counts + group), 0x01010101u, static_cast<unsigned>(sum));
-    }
-    for (; group < end; ++group) sum += counts[group];
-    return sum;
-  }
+  __device__ std::uint32_t* starts() const { return reinterpret_cast<std::uint32_t*>(shared + params.plan.starts); }
 
-  __device__ std::int32_t* starts() const { return reinterpret_cast<std::int32_t*>(shared + params.plan.starts); }
+  /// Sums of counts of a token: of groups before `group`, and of all.
+  struct Sums {
+    int before = 0, all = 0;
+  };
+  __device__ __forceinline__ static Sums sums_of(const Count* row, int groups, int group) {
+    Sums sums;
+    if (kByteCounts && groups == 8 && (reinterpret_cast<std::uintptr_t>(row) & 7) == 0) {
+      const uint2 counts = *reinterpret_cast<const uint2*>(row);
+      const std::uint64_t ones = 0x0101010101010101ull & ((1ull << (8 * group)) - 1);
+      sums.all = static_cast<int>(__dp4a(counts.x, 0x01010101u, __dp4a(counts.y, 0x01010101u, 0u)));
+      sums.before = static_cast<int>(__dp4a(counts.x, static_cast<std::uint32_t>(ones),
+                                            __dp4a(counts.y, static_cast<std::uint32_t>(ones >> 32), 0u)));
+    } else if (kByteCounts && ((reinterpret_cast<std::uintptr_t>(row) | groups) & 3) == 0) {
+      unsigned before = 0, all = 0;
+      for (int word = 0; word < groups / 4; ++word) {
+        const std::uint32_t counts = reinterpret_cast<const std::uint32_t*>(row)[word];
+        // 1 in the bytes of the groups before.
+        const std::uint32_t ones = __funnelshift_lc(0x01010101u, 0u, 8 * max(min(group - 4 * word, 4), 0));
+        all = __dp4a(counts, 0x01010101u, all);
+        before = __dp4a(counts, ones, before);
+      }
+      sums.before = static_cast<int>(before), sums.all = static_cast<int>(all);
+    } else {
+      for (int other = 0; other < groups; ++other) {
+        const int count = row[other];
+        sums.all += count;
+        if (other < group) sums.before += count;
+      }
+    }
+    return sums;
+  }
 
   /// Counts of the page, and where the entries of this lane's tokens begin.
   __device__ Walk start(int index) const {
-    const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim);
+    const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim), group = first_group_ + group_;
     const auto* counts = reinterpret_cast<const Count*>(part(index, params.page.key_parts.outlier_counts));
     // Where tokens begin, each warp for itself: tokens `lane` and `lane + 32` of the page.
-    const int lower = entries(counts + lane * groups, 0, groups);
-    const int upper = entries(counts + (lane + 32) * groups, 0, groups);
+    const int lower = sums_of(counts + lane * groups, groups, 0).all;
+    const int upper = sums_of(counts + (lane + 32) * groups, groups, 0).all;
     int lower_end = lower, upper_end = upper;
     for (int step = 1; step < 32; step <<= 1) {
       const int a = __shfl_up_sync(~0u, lower_end, step), b = __shfl_up_sync(~0u, upper_end, step);
       if (lane >= step) lower_end += a, upper_end += b;
     }
     upper_end += __shfl_sync(~0u, lower_end, 31);
-    const int lower_begin = lower_end - lower, upper_begin = upper_end - upper;
+    const int first_lane = first_token_ & 31;
+    int begin = __shfl_sync(~0u, lower_end - lower, first_lane);
+    const int begin_upper = __shfl_sync(~0u, upper_end - upper, first_lane);
+    if (first_token_ >= 32) begin = begin_upper;
     Walk walk;
-    walk.counts = counts + first_token_ * groups + first_group_ + group_;
-    for (int token = 0; token < tokens_; ++token) {
-      const int at = first_token_ + token;
-      const int begin = __shfl_sync(~0u, lower_begin, at & 31), begin_upper = __shfl_sync(~0u, upper_begin, at & 31);
-      if (!walks_) continue;
-      const Count* row = counts + at * groups;
-      const int before = (at < 32 ? begin : begin_upper) + entries(row, 0, first_group_ + group_);
-      const int own = row[first_group_ + group_];
-      starts()[at * groups_ + group_] = before;
-      if constexpr (kByteCounts) walk.packed |= static_cast<std::uint64_t>(own) << (8 * token);
-      walk.remaining += own;
-      if (own > 0) walk.last = before + own;
+    if (walks_) {
+#pragma unroll 4
+      for (int token = 0; token < tokens_; ++token) {
+        const Count* row = counts + (first_token_ + token) * groups;
+        const Sums sums = sums_of(row, groups, group);
+        const int own = row[group];
+        starts()[(first_token_ + token) * groups_ + group_] =
+            static_cast<std::uint32_t>(begin + sums.before) | static_cast<std::uint32_t>(own) << kStartBits;
+        walk.tokens |= (own > 0 ? 1u : 0u) << token;
+        walk.remaining += own;
+        if (own > 0) walk.last = begin + sums.before + own;
+        begin += sums.all;
+      }
     }
     __syncwarp();
     return walk;
   }
+  /// A start's place in the list takes so many bits, its count the rest.
+  static constexpr int kStartBits = 22;
 
   __device__ void clear(float4* cells) const {
     const int first = (first_group_ + group_) * kGroupHeads - share.first_head;
@@ -202,56 +232,54 @@ class KeyOutliers : Service {
     }
   }
 
-  /// Where a page's entries are; those that overflowed follow in a list of their own.
+  /// Where a page's entries are. Those that overflowed follow in a list of their own, so much further on.
   struct Lists {
-    const std::uint16_t *values, *more_values;
-    const std::uint8_t *channels, *more_channels;
-    int capacity;
+    const char *values, *channels;
+    std::int64_t more_values, more_channels;
+    std::uint32_t capacity;
   };
 
-  /// The lane's next entry. Without branches where possible: the warp must stay together.
+  /// The lane's next entry; without one, some old one that is not there. Without branches where possible: the warp must
+  /// stay together.
   template <bool kFar>
-  __device__ Entry fetch(int index, const Lists& lists, Walk& walk) const {
-    const bool there = walk.remaining > 0, next_token = there && walk.left == 0;
-    if constexpr (kByteCounts) {
-      const int skipped = max(__ffsll(static_cast<long long>(walk.packed)) - 1, 0) >> 3;
-      const std::uint64_t rest = walk.packed >> (8 * skipped);
-      walk.left = next_token ? static_cast<int>(rest & 255u) : walk.left;
-      walk.packed = next_token ? rest >> 8 : walk.packed;
-      walk.token = next_token ? walk.token + skipped + 1 : walk.token;
-    } else {
-      const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim);
-      while (there && walk.left == 0) walk.left = walk.counts[++walk.token * groups];
-      __syncwarp();
-    }
+  __device__ __forceinline__ Entry fetch(int index, const Lists& lists, Walk& walk) const {
     Entry result;
-    result.token = first_token_ + max(walk.token, 0);
-    if (next_token) walk.entry = starts()[result.token * groups_ + group_];
-    const int beyond = walk.entry - lists.capacity;
-    const bool in_page = beyond < 0 || !there;
-    const int at = there ? (in_page ? walk.entry : (kFar ? min(beyond, kStagedEntries - 1) : beyond)) : 0;
-    std::uint16_t value = (in_page ? lists.values : lists.more_values)[at];
-    int channel = (in_page ? lists.channels : lists.more_channels)[at];
+    result.there = walk.remaining > 0;
+    result.fresh = result.there && walk.left == 0;
+    if (result.fresh) {
+      walk.token = first_token_ + __ffs(walk.tokens) - 1;
+      walk.tokens &= walk.tokens - 1;
+      const std::uint32_t start = starts()[walk.token * groups_ + group_];
+      walk.entry = start & ((1u << kStartBits) - 1u);
+      walk.left = static_cast<int>(start >> kStartBits);
+    }
+    result.token = walk.token;
+    const std::uint32_t at = result.there ? walk.entry : 0;
+    const bool beyond = at >= lists.capacity;
+    const std::uint32_t near = kFar ? min(at, lists.capacity + kStagedEntries - 1) : at;
+    std::uint16_t value =
+        *reinterpret_cast<const std::uint16_t*>(lists.values + 2 * near + (beyond ? lists.more_values : 0));
+    result.channel = *reinterpret_cast<const std::uint8_t*>(lists.channels + near + (beyond ? lists.more_channels : 0));
     if constexpr (kFar) {
-      if (there && beyond >= kStagedEntries) {
-        const std::uint32_t found = far_overflow(index, beyond);
-        value = static_cast<std::uint16_t>(found), channel = static_cast<int>(found >> 16);
+      if (at >= lists.capacity + kStagedEntries) {
+        const std::uint32_t found = far_overflow(index, static_cast<int>(at - lists.capacity));
+        value = static_cast<std::uint16_t>(found), result.channel = static_cast<int>(found >> 16);
       }
       __syncwarp();
     }
     ++walk.entry, --walk.left, --walk.remaining;
-    result.channel = there ? channel : -1;
     result.value = half_bits_to_float(value);
     return result;
   }
 
   __device__ void add_page(int index, Walk& walk, float4* cells) const {
-    const Lists lists{reinterpret_cast<const std::uint16_t*>(part(index, params.page.key_parts.outlier_values)),
-                      staged_values(index),
-                      reinterpret_cast<const std::uint8_t*>(part(index, params.page.key_parts.outlier_channels)),
-                      staged_channels(index), static_cast<int>(params.page.key.outlier_capacity)};
+    const auto capacity = static_cast<std::uint32_t>(params.page.key.outlier_capacity);
+    const char* values = part(index, params.page.key_parts.outlier_values);
+    const char* channels = part(index, params.page.key_parts.outlier_channels);
+    const Lists lists{values, channels, reinterpret_cast<const char*>(staged_values(index)) - values - 2 * capacity,
+                      reinterpret_cast<const char*>(staged_channels(index)) - channels - capacity, capacity};
     const int most = __reduce_max_sync(~0u, walk.remaining);
-    if (__reduce_max_sync(~0u, walk.last) - lists.capacity <= kStagedEntries) {
+    if (__reduce_max_sync(~0u, walk.last) <= static_cast<int>(capacity) + kStagedEntries) {
       add_entries<false>(index, lists, walk, most, cells);
     } else {
       add_entries<true>(index, lists, walk, most, cells);
@@ -262,16 +290,27 @@ class KeyOutliers : Service {
   template <bool kFar>
   __device__ void add_entries(int index, const Lists& lists, Walk& walk, int most, float4* cells) const {
     const std::uint32_t first_position = (share.first_page + index) * layout::kPageTokens;
-    Entry next = fetch<kFar>(index, lists, walk);
     float4 sum = {};
-    int cell = -1;
-    for (int entry = 0; entry < most; ++entry) {
-      const Entry now = next;
-      next = fetch<kFar>(index, lists, walk);
-      add(now, first_position, cells, sum, cell);
+    int head = -1;
+    // Several entries' chains of latencies side by side; then their sums.
+    for (int entry = 0; entry < most; entry += kAtOnce) {
+      Entry entries[kAtOnce];
+      Term terms[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) entries[i] = fetch<kFar>(index, lists, walk);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) terms[i] = term_of(entries[i], first_position, head);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const float4& more = terms[i].more;
+        if (terms[i].fresh) sum = {};
+        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
+        if (terms[i].cell >= 0) cells[terms[i].cell] = sum;
+      }
     }
     __syncwarp();
   }
+  static constexpr int kAtOnce = 4;
 
   /// Value and, in the upper half, channel of an entry that is too far down the chain to be fetched ahead.
   __device__ __forceinline__ std::uint32_t far_overflow(int index, int entry) const {
@@ -286,35 +325,48 @@ class KeyOutliers : Service {
                                                                    << 16;
   }
 
-  /// score += (value - what code 0 stands for) * (rotated query)[channel].
-  __device__ void add(const Entry& entry, std::uint32_t first_position, float4* cells, float4& sum, int& cell) const {
-    const int in_group = max(entry.channel, 0), channel = in_group % kDim;
-    const int head = (first_group_ + group_) * kGroupHeads + in_group / kDim - share.first_head;
-    // A group may hold heads of other blocks.
-    const bool own = walks_ && entry.channel >= 0 && (kGroupHeads == 1 || (head >= 0 && head < share.heads));
-    const int row = own ? channel * params.plan.heads + head : 0;
-    const uint4 query = queries_[row];
-    const float2 angle = cos_sin_of(turn_fraction(turns_[channel % kPairs], first_position + entry.token));
-    const float difference = entry.value * units_[own ? head : 0] - code_zero_[row];
-    const float with_cosine = difference * angle.x, with_sine = difference * angle.y;
-    const int present = head * kCorrectionCells + correction_cell(entry.token);
-    if (own && present != cell) {
-      sum = {};
-      cell = present;
+  /// What an entry adds to the scores of a cell, by query; cell -1: nothing.
+  struct Term {
+    float4 more;
+    int cell;
+    bool fresh;  ///< the first of its cell
+  };
+
+  /// (value - what code 0 stands for) * (rotated query)[channel]. `before`: head of the last entry.
+  __device__ __forceinline__ Term term_of(const Entry& entry, std::uint32_t first_position, int& before) const {
+    int head = first_head_, channel = entry.channel;
+    bool own = entry.there, fresh = entry.fresh;
+    if constexpr (kGroupHeads > 1) {
+      head += channel / kDim;
+      channel %= kDim;
+      own = own && head >= 0 && head < share.heads;  // a group may hold heads of other blocks
+      fresh = own && (fresh || head != before);
+      before = entry.there ? head : before;
+      head = own ? head : 0;
     }
-    sum.x += with_cosine * low_float(query.x) + with_sine * low_float(query.z);
-    sum.y += with_cosine * high_float(query.x) + with_sine * high_float(query.z);
-    sum.z += with_cosine * low_float(query.y) + with_sine * low_float(query.w);
-    sum.w += with_cosine * high_float(query.y) + with_sine * high_float(query.w);
-    if (own) cells[present] = sum;
+    const bool second = channel >= kPairs;
+    const int heads = params.plan.heads, row = channel * heads + head;
+    const uint2 query = queries_[row], partner = queries_[row + (second ? -kPairs : kPairs) * heads];
+    const float2 angle = cos_sin_of(turn_fraction(turns_[channel % kPairs], first_position + entry.token));
+    const float difference = entry.value * units_[head] - code_zero_[row];
+    const float with_cosine = difference * angle.x, with_sine = (second ? -difference : difference) * angle.y;
+    Term term;
+    term.more.x = with_cosine * low_float(query.x) + with_sine * low_float(partner.x);
+    term.more.y = with_cosine * high_float(query.x) + with_sine * high_float(partner.x);
+    term.more.z = with_cosine * low_float(query.y) + with_sine * low_float(partner.y);
+    term.more.w = with_cosine * high_float(query.y) + with_sine * high_float(partner.y);
+    term.cell = own ? head * kCorrectionCells + correction_cell(entry.token) : -1;
+    term.fresh = fresh;
+    return term;
   }
 
   int first_group_, groups_;  ///< of the page's, that the block's heads are in
   int tokens_ = 1, group_ = 0, first_token_ = 0;
+  int first_head_ = 0;  ///< of the lane's group, from the block's first head on
   bool walks_ = false;
   const std::uint64_t* turns_;
   const float *units_, *code_zero_;
-  const uint4* queries_;
+  const uint2* queries_;
 };
 
 /// Outliers of values: lane = entry of a token, several tokens at a time. The entries of one token are of different
@@ -322,7 +374,8 @@ class KeyOutliers : Service {
 template <int kDim>
 class ValueOutliers : Service {
  public:
-  using Service::Service;
+  __device__ ValueOutliers(const DecodeParams& p, const Share& s, char* memory, int l, int which)
+      : Service(p, s, memory, l), part_(which) {}
   __device__ void run() {
     if (params.page.value.channel_bytes() == 1) {
       run<std::uint8_t>();
@@ -333,11 +386,11 @@ class ValueOutliers : Service {
 
  private:
   static constexpr int kAhead = 4;  ///< sets of tokens whose entries are loaded together
+  static constexpr int kTokens = layout::kPageTokens / kValueWarps;  ///< of a page, for each warp
   struct Entry {
     bool there = false;
     std::uint32_t output = 0;  ///< shared-memory address
-    float difference = 0.0f;
-    __half weights[kBlockQueries];
+    float4 products = {};  ///< by query
   };
   struct Page {
     const void* channels;
@@ -355,7 +408,7 @@ class ValueOutliers : Service {
     const bool used = own_token < tokens_at_once;
     const float one_book = __ldg(params.value_decoded);
     for (int index = 0; index < share.pages(); ++index) {
-      barrier_wait(barriers.tail(index % kTailBuffers, kTailFull), tail_parity(index));
+      barriers.wait_for_tail(index, kTailFull);
       const int first_warp = dense_warp(index, 0);
       for (int head = 0; head < share.heads; ++head) {
         barrier_wait(barriers.dense(first_warp + head, kWeightsFull), dense_parity(index));
@@ -365,11 +418,12 @@ class ValueOutliers : Service {
           reinterpret_cast<const std::uint16_t*>(part(index, params.page.value_parts.outlier_values)),
           reinterpret_cast<const std::uint32_t*>(part(index, params.page.value_parts.ranges)),
           shared + params.plan.weights + first_warp * kWeightBytes,
-          shared_address(shared + params.plan.extra_output) + first_warp * kDim * kBlockQueries * 4};
+          shared_address(shared + params.plan.extra_output) +
+              (first_warp * kValueWarps + part_) * kDim * kBlockQueries * 4};
       for (int begin = 0; begin < entries; begin += 32) {
         const int at = begin + own_entry;
         const bool there = used && at < entries;
-        for (int first = 0; first < layout::kPageTokens; first += kAhead * tokens_at_once) {
+        for (int first = part_ * kTokens; first < (part_ + 1) * kTokens; first += kAhead * tokens_at_once) {
           Entry set[kAhead];
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
@@ -385,14 +439,14 @@ class ValueOutliers : Service {
         }
       }
       for (int head = 0; head < share.heads; ++head) barrier_arrive(barriers.dense(first_warp + head, kWeightsEmpty));
-      barrier_arrive(barriers.tail(index % kTailBuffers, kTailEmpty));
+      barrier_arrive(barriers.tail(index, kTailEmpty));
     }
   }
 
   template <typename Channel>
   __device__ Entry load(const Page& page, bool there, int token, int at, int entries, float one_book) const {
     Entry entry;
-    const bool inside = there && token < layout::kPageTokens;
+    const bool inside = there && token < (part_ + 1) * kTokens;
     const int place = inside ? token * entries + at : 0, from = inside ? token : 0;
     const int channel = static_cast<const Channel*>(page.channels)[place] - share.first_head * kDim;
     entry.there = inside && channel >= 0 && channel < share.heads * kDim;
@@ -401,30 +455,29 @@ class ValueOutliers : Service {
     const float first = params.value_books > 1
                             ? __ldg(params.value_decoded + ((share.first_head + head) << params.page.value.bits))
                             : one_book;
-    entry.output = page.output + own * kBlockQueries * 4;
-    entry.difference = half_bits_to_float(page.values[place]) - (low_float(range) + high_float(range) * first);
+    // Heads' outputs are kValueWarps copies apart.
+    entry.output = page.output + (head * (kValueWarps - 1) * kDim + own) * kBlockQueries * 4;
+    const float difference = half_bits_to_float(page.values[place]) - (low_float(range) + high_float(range) * first);
     const char* weights = page.weights + head * kWeightBytes + from * 2;
-#pragma unroll
-    for (int query = 0; query < kBlockQueries; ++query)
-      entry.weights[query] = *reinterpret_cast<const __half*>(weights + query * kWeightStride);
+    const auto product = [&](int query) {
+      return __half2float(*reinterpret_cast<const __half*>(weights + query * kWeightStride)) * difference;
+    };
+    entry.products = {product(0), product(1), product(2), product(3)};
     return entry;
   }
 
   /// Predicated, not branched: the turns of a warp are a chain of short latencies.
   __device__ void add(const Entry& entry, bool now) const {
-    const int active = now;
-    float x = 0.0f, y = 0.0f, z = 0.0f, w = 0.0f;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
-                 : "+f"(x), "+f"(y), "+f"(z), "+f"(w)
-                 : "r"(entry.output), "r"(active)
-                 : "memory");
-    x += __half2float(entry.weights[0]) * entry.difference, y += __half2float(entry.weights[1]) * entry.difference;
-    z += __half2float(entry.weights[2]) * entry.difference, w += __half2float(entry.weights[3]) * entry.difference;
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n@p st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"r"(
-                     entry.output),
-                 "f"(x), "f"(y), "f"(z), "f"(w), "r"(active)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .f32 x, y, z, w;\nsetp.ne.s32 p, %5, 0;\n@p ld.shared.v4.f32 {x, y, z, w}, [%0];\n"
+        "@p add.f32 x, x, %1;\n@p add.f32 y, y, %2;\n@p add.f32 z, z, %3;\n@p add.f32 w, w, %4;\n"
+        "@p st.shared.v4.f32 [%0], {x, y, z, w};\n}" ::"r"(entry.output),
+        "f"(entry.products.x), "f"(entry.products.y), "f"(entry.products.z), "f"(entry.products.w),
+        "r"(static_cast<int>(now))
+        : "memory");
   }
+
+  int part_;  ///< which of the value warps: its tokens, its copy of the output
 };
 
 }  // namespace kvq::cuda
