@@ -3,8 +3,8 @@
 //
 // A block serves `heads` kv heads of one sequence over a contiguous run of its pages, and up to four query heads of each
 // (more of them make more blocks). Each of `dense_warps` = heads * pages_in_flight warps decodes one head of every
-// pages_in_flight-th page; five more warps serve them: two add the values' outliers, two the keys' outliers, one
-// fetches what the heads of a page share.
+// pages_in_flight-th page; seven more warps serve them: two add the values' outliers, four the keys' outliers,
+// one fetches what the heads of a page share.
 //
 //   tables   two codes -> two fp16 numbers, one copy per bank: rows of 256 bytes, 128 for keys, 128 for values
 //   codes    per dense warp a page's keys and values, refilled as soon as they are used up
@@ -16,7 +16,7 @@
 
 namespace kvq::cuda {
 
-inline constexpr int kKeyWarps = 2, kValueWarps = 2;  ///< for outliers
+inline constexpr int kKeyWarps = 4, kValueWarps = 2;  ///< for outliers
 inline constexpr int kServiceWarps = kKeyWarps + kValueWarps + 1;
 inline constexpr int kMaxDenseWarps = 8;
 inline constexpr int kSubTiles = 4;       ///< 16-token tiles of a page
@@ -26,7 +26,7 @@ inline constexpr int kStagedEntries = kStagedBlocks * layout::kOutlierBlockEntri
 inline constexpr int kTableRowBytes = 256;
 /// Corrections of a page and head, 16 bytes a token: a gap after every 8 tokens and an odd number of cells, so that lanes
 /// with different tokens or heads reach different banks.
-inline constexpr int kCorrectionCells = 73;
+inline constexpr int kCorrectionCells = 71;
 constexpr int correction_cell(int token) { return token + (token >> 3); }
 /// Bytes from one query's weights of a page, 64 of fp16, to the next one's: those for the service warps, those that a
 /// dense warp writes for itself.

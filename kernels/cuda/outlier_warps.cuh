@@ -1,6 +1,6 @@
 #pragma once
-// The warps that serve the dense ones: one fetches what the heads of a page share, two turn the keys' outliers into
-// corrections of scores, one adds the values' outliers to the output. They take the block's pages in order.
+// The warps that serve the dense ones: one fetches what the heads of a page share, some turn the keys' outliers into
+// corrections of scores, some add the values' outliers to the output. They take the block's pages in order.
 //
 // An outlier's dense code is 0 and decoded like any other, so what is added is its value minus what code 0 stands for.
 
@@ -89,13 +89,13 @@ class TailLoader : Service {
   }
 };
 
-/// Outliers of keys. A lane has a group of heads and a stretch of tokens, whose entries it walks through in order, one
-/// fetched ahead; neighbouring lanes have neighbouring groups, whose rows of the tables lie in different banks. The sums
+/// Outliers of keys. A lane has a group of heads and a stretch of tokens, whose entries it walks through in order, several
+/// at once; neighbouring lanes have neighbouring groups, whose rows of the tables lie in different banks. The sums
 /// of a token and head are in registers until the next begins, and written with every entry.
 template <int kDim>
 class KeyOutliers : Service {
  public:
-  __device__ KeyOutliers(const DecodeParams& p, const Share& s, char* memory, int l, int half)
+  __device__ KeyOutliers(const DecodeParams& p, const Share& s, char* memory, int l, int which)
       : Service(p, s, memory, l),
         first_group_(s.first_head / kGroupHeads),
         groups_((s.first_head + s.heads - 1) / kGroupHeads + 1 - first_group_),
@@ -103,11 +103,13 @@ class KeyOutliers : Service {
         units_(reinterpret_cast<const float*>(memory + p.plan.head_units)),
         code_zero_(reinterpret_cast<const float*>(memory + p.plan.code_zero)),
         queries_(reinterpret_cast<const uint2*>(memory + p.plan.outlier_query)) {
-    static_assert(kKeyWarps * 32 == layout::kPageTokens);
-    while (tokens_ < groups_) tokens_ *= 2;  // a power of two: 64 lanes share 64 tokens and so many groups
-    group_ = (32 * half + l) % tokens_;
-    first_token_ = (32 * half + l) / tokens_ * tokens_;
-    walks_ = group_ < groups_;
+    // The lanes of all warps share the tokens and groups: neighbouring lanes have neighbouring groups.
+    int groups = 1;
+    while (groups < groups_) groups *= 2;
+    tokens_ = max(groups * layout::kPageTokens / (kKeyWarps * 32), 1);
+    group_ = (32 * which + l) % groups;
+    first_token_ = (32 * which + l) / groups * tokens_;
+    walks_ = group_ < groups_ && first_token_ < layout::kPageTokens;
     first_head_ = walks_ ? (first_group_ + group_) * kGroupHeads - s.first_head : 0;
   }
 
@@ -385,7 +387,7 @@ class ValueOutliers : Service {
   }
 
  private:
-  static constexpr int kAhead = 4;  ///< sets of tokens whose entries are loaded together
+  static constexpr int kAhead = 2;  ///< sets of tokens whose entries are loaded together
   static constexpr int kTokens = layout::kPageTokens / kValueWarps;  ///< of a page, for each warp
   struct Entry {
     bool there = false;
