@@ -21,7 +21,7 @@ inline constexpr int kServiceWarps = kKeyWarps + kValueWarps + 1;
 inline constexpr int kMaxDenseWarps = 8;
 inline constexpr int kSubTiles = 4;       ///< 16-token tiles of a page
 inline constexpr int kBlockQueries = 4;   ///< query heads of a kv head that a block serves
-inline constexpr int kStagedBlocks = 24;  ///< overflow blocks of a page that are fetched ahead
+inline constexpr int kStagedBlocks = 8;   ///< overflow blocks of a page that are fetched ahead
 inline constexpr int kStagedEntries = kStagedBlocks * layout::kOutlierBlockEntries;
 inline constexpr int kTableRowBytes = 256;
 /// Corrections of a page and head, 16 bytes a token: a gap after every 8 tokens and an odd number of cells, so that lanes
@@ -32,8 +32,8 @@ constexpr int correction_cell(int token) { return token + (token >> 3); }
 /// dense warp writes for itself.
 inline constexpr int kWeightStride = 160, kOwnWeightStride = 144;
 inline constexpr int kWeightBytes = kBlockQueries * kWeightStride + 16;
-inline constexpr int kBarriersPerDenseWarp = 6;
-inline constexpr int kBarriersPerTail = 4;
+inline constexpr int kCorrectionBuffers = 2;
+inline constexpr int kBarriersPerDenseWarp = 2, kBarriersPerSlot = 6, kBarriersPerTail = 4;
 
 /// Code widths with a kernel of their own, for keys and values of equal width; every other pair of widths takes the
 /// kernel for any width. All four for the common sizes of heads: every further kernel costs a quarter of a minute to
@@ -48,7 +48,8 @@ constexpr int table_rows(int bits) { return bits == 3 ? 64 : 256; }
 
 struct DecodePlan {
   int heads = 0, pages_in_flight = 0;  ///< pages_in_flight is a power of two
-  int tail_shift = 0;                  ///< 2^tail_shift tail buffers, as many as pages in flight, or two
+  int flight_shift = 0;                ///< its logarithm
+  int tail_shift = 0;                  ///< of tail buffers: as many as pages in flight, or two
   int tail_bytes = 0;
   // Byte offsets in shared memory; the tables are at 0.
   int key_codes = 0, value_codes = 0;  ///< [dense warp] pages
@@ -60,9 +61,10 @@ struct DecodePlan {
   int code_zero = 0;                   ///< [head_dim][head] fp32: what code 0 of a key decodes to, times a unit
   int head_units = 0;                  ///< [head] fp32: unit of a stored key
   int extra_output = 0;                ///< [dense warp][value warp][head_dim][4 queries] fp32: outliers of values, sinks
-  int corrections = 0;                 ///< [dense warp][kCorrectionCells][4 queries] fp32: scores from outliers of keys
+  /// [buffer][dense warp][kCorrectionCells][4 queries] fp32: scores from outliers of keys. When a warp has read its own,
+  /// they make room for weights times the values' scales: [4 queries] of kOwnWeightStride; without outliers only those.
+  int corrections = 0, correction_bytes = 0;
   int weights = 0;                     ///< [dense warp][4 queries] of kWeightStride: softmax weights
-  int own_weights = 0;                 ///< [dense warp][4 queries] of kOwnWeightStride: times the values' scales
   int turns = 0;                       ///< [head_dim / 2] u64
   int starts = 0;                      ///< [64][groups] i32: where a token's outliers of a group of heads begin
   int tails = 0, staged = 0, barriers = 0;
@@ -84,7 +86,8 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   DecodePlan plan;
   plan.heads = heads;
   plan.pages_in_flight = pages_in_flight;
-  plan.tail_shift = pages_in_flight == 8 ? 3 : pages_in_flight == 4 ? 2 : 1;
+  while (1 << plan.flight_shift < pages_in_flight) ++plan.flight_shift;
+  plan.tail_shift = plan.flight_shift > 1 ? plan.flight_shift : 1;
   plan.tail_bytes = static_cast<int>(page.bytes - page.key_parts.ranges);
   const int head_dim = page.key.head_dim, steps = head_dim / 16, warps = plan.dense_warps();
   const bool key_outliers = page.key.varying_outliers, value_outliers = page.value.outliers_per_end > 0;
@@ -103,15 +106,17 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.code_zero, key_outliers ? heads * head_dim * 4 : 0);
   place(plan.head_units, heads * 4);
   place(plan.extra_output, warps * kValueWarps * head_dim * kBlockQueries * 4);
-  place(plan.corrections, key_outliers ? warps * kCorrectionCells * 16 : 0);
+  plan.correction_bytes = key_outliers ? kCorrectionCells * 16 : kBlockQueries * kOwnWeightStride;
+  place(plan.corrections, kCorrectionBuffers * warps * plan.correction_bytes);
   place(plan.weights, value_outliers ? warps * kWeightBytes : 0);
-  place(plan.own_weights, warps * kBlockQueries * kOwnWeightStride);
   place(plan.turns, head_dim / 2 * 8);
   place(plan.starts, key_outliers ? layout::kPageTokens * touched_groups(heads, head_dim) * 4 : 0);
   place(plan.tails, plan.tail_buffers() * plan.tail_bytes);
   place(plan.base_angles, plan.tail_buffers() * steps * 128);
   place(plan.staged, key_outliers ? plan.tail_buffers() * kStagedEntries * 3 : 0);
-  place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + plan.tail_buffers() * kBarriersPerTail) * 8);
+  place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + pages_in_flight * kBarriersPerSlot +
+                         plan.tail_buffers() * kBarriersPerTail) *
+                            8);
   plan.bytes = end;
   return plan;
 }

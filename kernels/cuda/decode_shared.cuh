@@ -36,27 +36,27 @@ struct Share {
   }
 };
 
-enum DenseBarrier {
-  kKeysFull,
-  kValuesFull,
-  kCorrectionsFull,
-  kCorrectionsEmpty,
-  kWeightsFull,
-  kWeightsEmpty,
-};
+enum DenseBarrier { kKeysFull, kValuesFull };
+/// Of a page in flight, for all its heads; corrections have two buffers.
+enum SlotBarrier { kCorrectionsFull, kCorrectionsEmpty = 2, kWeightsFull = 4, kWeightsEmpty };
 enum TailBarrier { kTailFull, kTailEmpty, kStagedFull, kStagedEmpty };
 
 struct Barriers {
   std::uint64_t* all;
-  int tail_shift;
+  int flight_shift, tail_shift;
   __device__ Barriers(char* shared, const DecodePlan& plan)
-      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)), tail_shift(plan.tail_shift) {}
+      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)),
+        flight_shift(plan.flight_shift),
+        tail_shift(plan.tail_shift) {}
   __device__ std::uint64_t* dense(int warp, int which) const { return all + warp * kBarriersPerDenseWarp + which; }
+  __device__ std::uint64_t* slot(int slot, int which) const {
+    return all + kMaxDenseWarps * kBarriersPerDenseWarp + slot * kBarriersPerSlot + which;
+  }
   /// Tail buffers are taken in turn by the pages of the block.
   __device__ int tail_buffer(int index) const { return index & ((1 << tail_shift) - 1); }
   __device__ unsigned tail_parity(int index) const { return index >> tail_shift & 1; }
   __device__ std::uint64_t* tail(int index, int which) const {
-    return all + kMaxDenseWarps * kBarriersPerDenseWarp + tail_buffer(index) * kBarriersPerTail + which;
+    return slot(1 << flight_shift, 0) + tail_buffer(index) * kBarriersPerTail + which;
   }
   __device__ void wait_for_tail(int index, int which) const { barrier_wait(tail(index, which), tail_parity(index)); }
   /// Until the page that had the buffer before has left it.
@@ -68,10 +68,14 @@ struct Barriers {
     for (int warp = 0; warp < kMaxDenseWarps; ++warp) {
       barrier_init(dense(warp, kKeysFull), kCopyArrivals);
       barrier_init(dense(warp, kValuesFull), kCopyArrivals);
-      barrier_init(dense(warp, kCorrectionsFull), kKeyWarps * 32);
-      barrier_init(dense(warp, kCorrectionsEmpty), 32);
-      barrier_init(dense(warp, kWeightsFull), 32);
-      barrier_init(dense(warp, kWeightsEmpty), kValueWarps * 32);
+    }
+    for (int page = 0; page < 1 << flight_shift; ++page) {
+      for (int buffer = 0; buffer < kCorrectionBuffers; ++buffer) {
+        barrier_init(slot(page, kCorrectionsFull + buffer), kKeyWarps * 32);
+        barrier_init(slot(page, kCorrectionsEmpty + buffer), share.heads * 32);
+      }
+      barrier_init(slot(page, kWeightsFull), share.heads * 32);
+      barrier_init(slot(page, kWeightsEmpty), kValueWarps * 32);
     }
     for (int buffer = 0; buffer < 1 << tail_shift; ++buffer) {
       barrier_init(tail(buffer, kTailFull), kCopyArrivals);

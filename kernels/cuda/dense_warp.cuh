@@ -140,7 +140,7 @@ class DenseWarp {
   __device__ void add_slow_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][2][4]) const;
   __device__ void attend_to_sinks();
   __device__ void score(int index, float (&scores)[2 * kSubTiles], unsigned parity, const std::uint8_t* next_page);
-  __device__ void weigh(int page, int index, float (&scores)[2 * kSubTiles], unsigned parity);
+  __device__ void weigh(int page, int index, float (&scores)[2 * kSubTiles], int turn);
   __device__ void accumulate(unsigned parity, const std::uint8_t* next_page);
   __device__ void write_partial();
 
@@ -263,15 +263,16 @@ __device__ void DenseWarp<kBits, kDim>::score(int index, float (&scores)[2 * kSu
 }
 
 template <int kBits, int kDim>
-__device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&scores)[2 * kSubTiles], unsigned parity) {
+__device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&scores)[2 * kSubTiles], int turn) {
   constexpr int kTokens = 2 * kSubTiles;  // 8 g + i of this lane
+  const int buffer = turn % kCorrectionBuffers;
+  char* own = shared_ + params_.plan.corrections +
+              (buffer * params_.plan.dense_warps() + warp_) * params_.plan.correction_bytes;
   if (params_.page.key.varying_outliers) {
-    barrier_wait(barriers_.dense(warp_, kCorrectionsFull), parity);
-    const auto* corrections = reinterpret_cast<const float*>(shared_ + params_.plan.corrections) +
-                              (warp_ * kCorrectionCells + correction_cell(8 * g_)) * kBlockQueries + t_;
+    barrier_wait(barriers_.slot(slot_, kCorrectionsFull + buffer), turn / kCorrectionBuffers & 1);
+    const auto* corrections = reinterpret_cast<const float*>(own) + correction_cell(8 * g_) * kBlockQueries + t_;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) scores[i] = fmaf(scores[i], unit_, corrections[i * kBlockQueries]);
-    barrier_arrive(barriers_.dense(warp_, kCorrectionsEmpty));
   } else {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) scores[i] *= unit_;
@@ -327,7 +328,7 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     }
   }
   const bool shares_weights = params_.page.value.outliers_per_end > 0;
-  if (shares_weights) barrier_wait(barriers_.dense(warp_, kWeightsEmpty), parity ^ 1);
+  if (shares_weights) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
   if (rescale) {
     const float fades[4] = {__shfl_sync(~0u, fade, 0), __shfl_sync(~0u, fade, 1), __shfl_sync(~0u, fade, 2),
                             __shfl_sync(~0u, fade, 3)};
@@ -351,13 +352,12 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     scaled[m] = pack_halves(weight[2 * m] * (high_float(range[2 * m]) * weight_unit_),
                             weight[2 * m + 1] * (high_float(range[2 * m + 1]) * weight_unit_));
   }
-  char* own = shared_ + params_.plan.own_weights + warp_ * kBlockQueries * kOwnWeightStride;
   __syncwarp();
   *reinterpret_cast<uint4*>(own + t_ * kOwnWeightStride + g_ * 16) = {scaled[0], scaled[1], scaled[2], scaled[3]};
   if (shares_weights) {
     char* shares = shared_ + params_.plan.weights + warp_ * kWeightBytes;
     *reinterpret_cast<uint4*>(shares + t_ * kWeightStride + g_ * 16) = {plain[0], plain[1], plain[2], plain[3]};
-    barrier_arrive(barriers_.dense(warp_, kWeightsFull));
+    barrier_arrive(barriers_.slot(slot_, kWeightsFull));
   }
   barrier_arrive(barriers_.tail(index, kTailEmpty));
   // Column g of the weights' fragments is query g % 4; a lane needs 16 neighbouring tokens.
@@ -369,6 +369,7 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     weights_[2 * half][0] = words.x, weights_[2 * half][1] = words.y;
     weights_[2 * half + 1][0] = words.z, weights_[2 * half + 1][1] = words.w;
   }
+  if (params_.page.key.varying_outliers) barrier_arrive(barriers_.slot(slot_, kCorrectionsEmpty + buffer));
 }
 
 template <int kBits, int kDim>
@@ -409,17 +410,17 @@ __device__ void DenseWarp<kBits, kDim>::accumulate(unsigned parity, const std::u
 template <int kBits, int kDim>
 __device__ void DenseWarp<kBits, kDim>::run() {
   if (slot_ == 0 && blockIdx.x == 0 && params_.sinks > 0) attend_to_sinks();
-  unsigned parity = 0;
+  int turn = 0;
   for (int page = share_.first_page + slot_; page < share_.end_page; page += params_.plan.pages_in_flight) {
     const int next = page + params_.plan.pages_in_flight;
     const std::uint8_t* next_page = next < share_.end_page ? page_address(next) : nullptr;
     float scores[2 * kSubTiles];
-    score(page - share_.first_page, scores, parity, next_page);
-    weigh(page, page - share_.first_page, scores, parity);
-    accumulate(parity, next_page);
-    parity ^= 1;
+    score(page - share_.first_page, scores, turn & 1, next_page);
+    weigh(page, page - share_.first_page, scores, turn);
+    accumulate(turn & 1, next_page);
+    ++turn;
   }
-  if (params_.page.value.outliers_per_end > 0) barrier_wait(barriers_.dense(warp_, kWeightsEmpty), parity ^ 1);
+  if (params_.page.value.outliers_per_end > 0) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
   __syncwarp();
   write_partial();
 }

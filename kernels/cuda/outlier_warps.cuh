@@ -22,11 +22,11 @@ struct Service {
   __device__ Service(const DecodeParams& p, const Share& s, char* memory, int l)
       : params(p), share(s), shared(memory), barriers(memory, p.plan), lane(l) {}
 
-  __device__ int dense_warp(int index, int head) const {
-    return index % params.plan.pages_in_flight * params.plan.heads + head;
-  }
-  /// Pages that the dense warps of page `index` had before it, as a parity.
-  __device__ unsigned dense_parity(int index) const { return index / params.plan.pages_in_flight & 1; }
+  __device__ int slot(int index) const { return index & (params.plan.pages_in_flight - 1); }
+  /// Of a page, for its first head.
+  __device__ int dense_warp(int index) const { return slot(index) * params.plan.heads; }
+  /// Pages that the dense warps of page `index` had before it.
+  __device__ int turn(int index) const { return index >> params.plan.flight_shift; }
   __device__ char* tail(int index) const {
     return shared + params.plan.tails + barriers.tail_buffer(index) * params.plan.tail_bytes;
   }
@@ -110,24 +110,23 @@ class KeyOutliers : Service {
     group_ = (32 * which + l) % groups;
     first_token_ = (32 * which + l) / groups * tokens_;
     walks_ = group_ < groups_ && first_token_ < layout::kPageTokens;
+    eight_ = kByteCounts && layout::outlier_groups(p.page.key.kv_heads, kDim) == 8 &&
+             ((p.page.key_parts.outlier_counts - p.page.key_parts.ranges) & 7) == 0;
     first_head_ = walks_ ? (first_group_ + group_) * kGroupHeads - s.first_head : 0;
   }
 
   __device__ void run() {
     for (int index = 0; index < share.pages(); ++index) {
-      const int first_warp = dense_warp(index, 0);
-      float4* cells = reinterpret_cast<float4*>(shared + params.plan.corrections) + first_warp * kCorrectionCells;
-      // What needs only the page's tail comes before the wait for the dense warps.
+      const int buffer = turn(index) % kCorrectionBuffers;
+      auto* cells = reinterpret_cast<float4*>(shared + params.plan.corrections) +
+                    (buffer * params.plan.dense_warps() + dense_warp(index)) * kCorrectionCells;
       barriers.wait_for_tail(index, kTailFull);
-      Walk walk = start(index);
-      for (int head = 0; head < share.heads; ++head) {
-        barrier_wait(barriers.dense(first_warp + head, kCorrectionsEmpty), dense_parity(index) ^ 1);
-      }
+      Walk walk = eight_ ? start<true>(index) : start<false>(index);
+      barrier_wait(barriers.slot(slot(index), kCorrectionsEmpty + buffer), (turn(index) / kCorrectionBuffers & 1) ^ 1);
       if (walks_) clear(cells);
       barriers.wait_for_tail(index, kStagedFull);
       add_page(index, walk, cells);
-      for (int head = 0; head < share.heads; ++head)
-        barrier_arrive(barriers.dense(first_warp + head, kCorrectionsFull));
+      barrier_arrive(barriers.slot(slot(index), kCorrectionsFull + buffer));
       barrier_arrive(barriers.tail(index, kStagedEmpty));
       barrier_arrive(barriers.tail(index, kTailEmpty));
     }
@@ -156,29 +155,23 @@ class KeyOutliers : Service {
 
   __device__ std::uint32_t* starts() const { return reinterpret_cast<std::uint32_t*>(shared + params.plan.starts); }
 
-  /// Sums of counts of a token: of groups before `group`, and of all.
+  /// Sums of counts of a token: of groups before `group`, and of all. `kEight`: eight groups, a byte each.
   struct Sums {
     int before = 0, all = 0;
   };
+  template <bool kEight>
   __device__ __forceinline__ static Sums sums_of(const Count* row, int groups, int group) {
     Sums sums;
-    if (kByteCounts && groups == 8 && (reinterpret_cast<std::uintptr_t>(row) & 7) == 0) {
+    if constexpr (kEight) {
       const uint2 counts = *reinterpret_cast<const uint2*>(row);
-      const std::uint64_t ones = 0x0101010101010101ull & ((1ull << (8 * group)) - 1);
-      sums.all = static_cast<int>(__dp4a(counts.x, 0x01010101u, __dp4a(counts.y, 0x01010101u, 0u)));
-      sums.before = static_cast<int>(__dp4a(counts.x, static_cast<std::uint32_t>(ones),
-                                            __dp4a(counts.y, static_cast<std::uint32_t>(ones >> 32), 0u)));
-    } else if (kByteCounts && ((reinterpret_cast<std::uintptr_t>(row) | groups) & 3) == 0) {
-      unsigned before = 0, all = 0;
-      for (int word = 0; word < groups / 4; ++word) {
-        const std::uint32_t counts = reinterpret_cast<const std::uint32_t*>(row)[word];
-        // 1 in the bytes of the groups before.
-        const std::uint32_t ones = __funnelshift_lc(0x01010101u, 0u, 8 * max(min(group - 4 * word, 4), 0));
-        all = __dp4a(counts, 0x01010101u, all);
-        before = __dp4a(counts, ones, before);
-      }
-      sums.before = static_cast<int>(before), sums.all = static_cast<int>(all);
+      const std::uint64_t before = (1ull << (8 * group)) - 1;
+      const auto sum = [&counts](std::uint32_t low, std::uint32_t high) {
+        return static_cast<int>(__dp4a(counts.x, low & 0x01010101u, __dp4a(counts.y, high & 0x01010101u, 0u)));
+      };
+      sums.all = sum(~0u, ~0u);
+      sums.before = sum(static_cast<std::uint32_t>(before), static_cast<std::uint32_t>(before >> 32));
     } else {
+#pragma unroll 1
       for (int other = 0; other < groups; ++other) {
         const int count = row[other];
         sums.all += count;
@@ -189,28 +182,28 @@ class KeyOutliers : Service {
   }
 
   /// Counts of the page, and where the entries of this lane's tokens begin.
+  template <bool kEight>
   __device__ Walk start(int index) const {
-    const int groups = layout::outlier_groups(params.page.key.kv_heads, kDim), group = first_group_ + group_;
+    const int groups = kEight ? 8 : layout::outlier_groups(params.page.key.kv_heads, kDim);
+    const int group = first_group_ + group_;
     const auto* counts = reinterpret_cast<const Count*>(part(index, params.page.key_parts.outlier_counts));
-    // Where tokens begin, each warp for itself: tokens `lane` and `lane + 32` of the page.
-    const int lower = sums_of(counts + lane * groups, groups, 0).all;
-    const int upper = sums_of(counts + (lane + 32) * groups, groups, 0).all;
-    int lower_end = lower, upper_end = upper;
+    // Where tokens begin, each warp for itself: tokens 2 * lane and 2 * lane + 1 of the page.
+    const int even = sums_of<kEight>(counts + 2 * lane * groups, groups, 0).all;
+    const int both = even + sums_of<kEight>(counts + (2 * lane + 1) * groups, groups, 0).all;
+    int end = both;
     for (int step = 1; step < 32; step <<= 1) {
-      const int a = __shfl_up_sync(~0u, lower_end, step), b = __shfl_up_sync(~0u, upper_end, step);
-      if (lane >= step) lower_end += a, upper_end += b;
+      const int other = __shfl_up_sync(~0u, end, step);
+      if (lane >= step) end += other;
     }
-    upper_end += __shfl_sync(~0u, lower_end, 31);
-    const int first_lane = first_token_ & 31;
-    int begin = __shfl_sync(~0u, lower_end - lower, first_lane);
-    const int begin_upper = __shfl_sync(~0u, upper_end - upper, first_lane);
-    if (first_token_ >= 32) begin = begin_upper;
+    const int before_pair = __shfl_sync(~0u, end - both, first_token_ / 2);
+    const int before_odd = __shfl_sync(~0u, even, first_token_ / 2);
+    int begin = before_pair + (first_token_ & 1 ? before_odd : 0);
     Walk walk;
     if (walks_) {
-#pragma unroll 4
+#pragma unroll(kEight ? 4 : 1)
       for (int token = 0; token < tokens_; ++token) {
         const Count* row = counts + (first_token_ + token) * groups;
-        const Sums sums = sums_of(row, groups, group);
+        const Sums sums = sums_of<kEight>(row, groups, group);
         const int own = row[group];
         starts()[(first_token_ + token) * groups_ + group_] =
             static_cast<std::uint32_t>(begin + sums.before) | static_cast<std::uint32_t>(own) << kStartBits;
@@ -365,7 +358,7 @@ class KeyOutliers : Service {
   int first_group_, groups_;  ///< of the page's, that the block's heads are in
   int tokens_ = 1, group_ = 0, first_token_ = 0;
   int first_head_ = 0;  ///< of the lane's group, from the block's first head on
-  bool walks_ = false;
+  bool walks_ = false, eight_ = false;
   const std::uint64_t* turns_;
   const float *units_, *code_zero_;
   const uint2* queries_;
@@ -411,10 +404,8 @@ class ValueOutliers : Service {
     const float one_book = __ldg(params.value_decoded);
     for (int index = 0; index < share.pages(); ++index) {
       barriers.wait_for_tail(index, kTailFull);
-      const int first_warp = dense_warp(index, 0);
-      for (int head = 0; head < share.heads; ++head) {
-        barrier_wait(barriers.dense(first_warp + head, kWeightsFull), dense_parity(index));
-      }
+      const int first_warp = dense_warp(index);
+      barrier_wait(barriers.slot(slot(index), kWeightsFull), turn(index) & 1);
       const Page page{
           part(index, params.page.value_parts.outlier_channels),
           reinterpret_cast<const std::uint16_t*>(part(index, params.page.value_parts.outlier_values)),
@@ -440,7 +431,7 @@ class ValueOutliers : Service {
           }
         }
       }
-      for (int head = 0; head < share.heads; ++head) barrier_arrive(barriers.dense(first_warp + head, kWeightsEmpty));
+      barrier_arrive(barriers.slot(slot(index), kWeightsEmpty));
       barrier_arrive(barriers.tail(index, kTailEmpty));
     }
   }
