@@ -10,12 +10,14 @@
 //   8, 0   one code, a byte            one half, twice                     2 PRMT, 2 LDS, PRMT
 //
 // A row of codes holds 64 tokens of one channel in their natural order (kernels/layout). Lane (g, t) of a warp, g =
-// lane / 4, t = lane % 4, works on the mma fragments of 4 tiles of 16 tokens. The tokens of a fragment are chosen so that
-// what a lane needs of a row is contiguous:
+// lane / 4, t = lane % 4, works on the mma fragments of 4 tiles of 16 tokens. The tokens of a fragment are chosen so
+// that what a lane needs of a row is contiguous:
 //
-//   keys     rows are tokens: row g + 8 r of tile m is token 8 g + 2 m + r. Two rows of codes (channels) are interleaved,
+//   keys     rows are tokens: row g + 8 r of tile m is token 8 g + 2 m + r. Two rows of codes (channels) are
+//   interleaved,
 //            so that one index stands for two neighbours of a register.
-//   values   columns are tokens: column 2 t + i + 8 b of tile m is token 16 t + 4 m + 2 b + i, and two neighbouring codes
+//   values   columns are tokens: column 2 t + i + 8 b of tile m is token 16 t + 4 m + 2 b + i, and two neighbouring
+//   codes
 //            of a row are one register.
 
 #include <kvq/kernels/cuda/decode_plan.h>
@@ -106,7 +108,8 @@ struct CodeLookup<2> {
   };
   static __device__ std::uint32_t column(int lane) { return (lane & 15) * 8; }
   static __device__ Pair load_pair(const char* row0, const char* row1, int g, int) {
-    return {*reinterpret_cast<const std::uint16_t*>(row0 + g * 2), *reinterpret_cast<const std::uint16_t*>(row1 + g * 2)};
+    return {*reinterpret_cast<const std::uint16_t*>(row0 + g * 2),
+            *reinterpret_cast<const std::uint16_t*>(row1 + g * 2)};
   }
   static __device__ KeyIndex key_index(const Pair& pair) {
     return {__byte_perm(select_bits(pair.x, pair.y << 2, 0x3333u), select_bits(pair.x >> 2, pair.y, 0x3333u), 0x5410)};

@@ -70,8 +70,8 @@ Resolved resolve(const DecodeAttention& arguments) {
   result.plan = best_decode_plan(arguments.cache.page, own_bits(arguments.cache.page), own_books, device.shared_bytes);
   if (result.plan.heads == 0) return refuse(Status::TooMuchSharedMemory);
   result.query_sets = static_cast<int>(layout::div_up(arguments.heads / key.kv_heads, kBlockQueries));
-  const std::int64_t blocks = std::int64_t{std::max(arguments.batch, 1)} * result.query_sets *
-                              layout::div_up(key.kv_heads, result.plan.heads);
+  const std::int64_t blocks =
+      std::int64_t{std::max(arguments.batch, 1)} * result.query_sets * layout::div_up(key.kv_heads, result.plan.heads);
   const std::int64_t most =
       std::max<std::int64_t>(1, layout::div_up(layout::pages(arguments.max_length), result.plan.pages_in_flight));
   // One wave of blocks, each with the shared memory of a whole multiprocessor; never less than a page per warp.

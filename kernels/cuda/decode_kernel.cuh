@@ -11,10 +11,14 @@ namespace kvq::cuda {
 template <int kDim>
 __device__ __forceinline__ void serve(const DecodeParams& params, const Share& share, char* shared, int role,
                                       int lane) {
-  if (role < kValueWarps) {
-    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim>(params, share, shared, lane, role).run();
-  } else if (role < kValueWarps + kKeyWarps) {
-    if (params.page.key.varying_outliers) KeyOutliers<kDim>(params, share, shared, lane, role - kValueWarps).run();
+  // Two roles of keys, two of values, two of keys, the loader: warps 4 apart share a scheduler.
+  static_assert(kKeyWarps == 4 && kValueWarps == 2);
+  if (role == 2 || role == 3) {
+    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim>(params, share, shared, lane, role - 2).run();
+  } else if (role < kServiceWarps - 1) {
+    if (params.page.key.varying_outliers) {
+      KeyOutliers<kDim>(params, share, shared, lane, role < 2 ? role : role - 2).run();
+    }
   } else {
     TailLoader(params, share, shared, lane).run();
   }

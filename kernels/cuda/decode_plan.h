@@ -1,14 +1,15 @@
 #pragma once
 // How one block of the decode kernel divides its work and its shared memory. Host and device agree through this.
 //
-// A block serves `heads` kv heads of one sequence over a contiguous run of its pages, and up to four query heads of each
-// (more of them make more blocks). Each of `dense_warps` = heads * pages_in_flight warps decodes one head of every
+// A block serves `heads` kv heads of one sequence over a contiguous run of its pages, and up to four query heads of
+// each (more of them make more blocks). Each of `dense_warps` = heads * pages_in_flight warps decodes one head of every
 // pages_in_flight-th page; seven more warps serve them: two add the values' outliers, four the keys' outliers,
 // one fetches what the heads of a page share.
 //
 //   tables   two codes -> two fp16 numbers, one copy per bank: rows of 256 bytes, 128 for keys, 128 for values
 //   codes    per dense warp a page's keys and values, refilled as soon as they are used up
-//   tails    two buffers or one for each page in flight: ranges, outliers, counts and link of a page; overflow blocks fetched ahead
+//   tails    two buffers or one for each page in flight: ranges, outliers, counts and link of a page; overflow blocks
+//   fetched ahead
 
 #include <cstdint>
 
@@ -19,13 +20,13 @@ namespace kvq::cuda {
 inline constexpr int kKeyWarps = 4, kValueWarps = 2;  ///< for outliers
 inline constexpr int kServiceWarps = kKeyWarps + kValueWarps + 1;
 inline constexpr int kMaxDenseWarps = 8;
-inline constexpr int kSubTiles = 4;       ///< 16-token tiles of a page
-inline constexpr int kBlockQueries = 4;   ///< query heads of a kv head that a block serves
-inline constexpr int kStagedBlocks = 8;   ///< overflow blocks of a page that are fetched ahead
+inline constexpr int kSubTiles = 4;      ///< 16-token tiles of a page
+inline constexpr int kBlockQueries = 4;  ///< query heads of a kv head that a block serves
+inline constexpr int kStagedBlocks = 8;  ///< overflow blocks of a page that are fetched ahead
 inline constexpr int kStagedEntries = kStagedBlocks * layout::kOutlierBlockEntries;
 inline constexpr int kTableRowBytes = 256;
-/// Corrections of a page and head, 16 bytes a token: a gap after every 8 tokens and an odd number of cells, so that lanes
-/// with different tokens or heads reach different banks.
+/// Corrections of a page and head, 16 bytes a token: a gap after every 8 tokens and an odd number of cells, so that
+/// lanes with different tokens or heads reach different banks.
 inline constexpr int kCorrectionCells = 71;
 constexpr int correction_cell(int token) { return token + (token >> 3); }
 /// Bytes from one query's weights of a page, 64 of fp16, to the next one's: those for the service warps, those that a
@@ -60,13 +61,14 @@ struct DecodePlan {
   int outlier_query = 0;               ///< [head_dim][head][4 queries] fp16
   int code_zero = 0;                   ///< [head_dim][head] fp32: what code 0 of a key decodes to, times a unit
   int head_units = 0;                  ///< [head] fp32: unit of a stored key
-  int extra_output = 0;                ///< [dense warp][value warp][head_dim][4 queries] fp32: outliers of values, sinks
-  /// [buffer][dense warp][kCorrectionCells][4 queries] fp32: scores from outliers of keys. When a warp has read its own,
-  /// they make room for weights times the values' scales: [4 queries] of kOwnWeightStride; without outliers only those.
+  int extra_output = 0;  ///< [dense warp][value warp][head_dim][4 queries] fp32: outliers of values, sinks
+  /// [buffer][dense warp][kCorrectionCells][4 queries] fp32: scores from outliers of keys. When a warp has read its
+  /// own, they make room for weights times the values' scales: [4 queries] of kOwnWeightStride; without outliers only
+  /// those.
   int corrections = 0, correction_bytes = 0;
-  int weights = 0;                     ///< [dense warp][4 queries] of kWeightStride: softmax weights
-  int turns = 0;                       ///< [head_dim / 2] u64
-  int starts = 0;                      ///< [64][groups] i32: where a token's outliers of a group of heads begin
+  int weights = 0;  ///< [dense warp][4 queries] of kWeightStride: softmax weights
+  int turns = 0;    ///< [head_dim / 2] u64
+  int starts = 0;   ///< [64][groups] i32: where a token's outliers of a group of heads begin
   int tails = 0, staged = 0, barriers = 0;
   int base_angles = 0;  ///< [tail buffer][step][2][4] of 16 bytes
   int bytes = 0;
@@ -115,8 +117,8 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.base_angles, plan.tail_buffers() * steps * 128);
   place(plan.staged, key_outliers ? plan.tail_buffers() * kStagedEntries * 3 : 0);
   place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + pages_in_flight * kBarriersPerSlot +
-                         plan.tail_buffers() * kBarriersPerTail) *
-                            8);
+                        plan.tail_buffers() * kBarriersPerTail) *
+                           8);
   plan.bytes = end;
   return plan;
 }

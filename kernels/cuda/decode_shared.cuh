@@ -79,7 +79,8 @@ struct Barriers {
     }
     for (int buffer = 0; buffer < 1 << tail_shift; ++buffer) {
       barrier_init(tail(buffer, kTailFull), kCopyArrivals);
-      barrier_init(tail(buffer, kTailEmpty), 32 * (share.heads + (key_outliers ? kKeyWarps : 0) + (value_outliers ? kValueWarps : 0)));
+      barrier_init(tail(buffer, kTailEmpty),
+                   32 * (share.heads + (key_outliers ? kKeyWarps : 0) + (value_outliers ? kValueWarps : 0)));
       barrier_init(tail(buffer, kStagedFull), 32);
       barrier_init(tail(buffer, kStagedEmpty), kKeyWarps * 32);
     }

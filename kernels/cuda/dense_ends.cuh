@@ -71,8 +71,7 @@ __device__ void DenseWarp<kBits, kDim>::prepare() {
     row[0] = a, row[kPairs * heads * kBlockQueries] = b;
     if (query < 2) {
       const int channel = pair + query * kPairs;
-      code_zero[channel * heads + head_] =
-          (__ldg(zero + channel) + __ldg(scale + channel) * level) * correction_unit;
+      code_zero[channel * heads + head_] = (__ldg(zero + channel) + __ldg(scale + channel) * level) * correction_unit;
     }
   }
 }

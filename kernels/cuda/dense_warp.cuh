@@ -71,8 +71,8 @@ class DenseWarp {
   static constexpr int kPairs = kDim / 2;
   static constexpr int kFastSteps = kSteps - kSteps / 2;
   using Lookup = CodeLookup<kBits>;
-  /// Loops over steps and tiles unrolled, lookups one step ahead. Long loop bodies and large head_dim make code that does not fit the instruction
-  /// cache (and nvcc 13.0's ptxas crashes on it).
+  /// Loops over steps and tiles unrolled, lookups one step ahead. Long loop bodies and large head_dim make code that
+  /// does not fit the instruction cache (and nvcc 13.0's ptxas crashes on it).
   static constexpr bool kPipelined = (kBits == 2 || kBits == 3 || kBits == 4) && kSteps <= 8;
 
   __device__ int key_bits() const { return kBits ? kBits : params_.page.key.bits; }
@@ -215,7 +215,8 @@ __device__ void DenseWarp<kBits, kDim>::score(int index, float (&scores)[2 * kSu
                                               const std::uint8_t* next_page) {
   barriers_.wait_for_tail(index, kTailFull);
   barrier_wait(barriers_.dense(warp_, kKeysFull), parity);
-  const char* base = shared_ + params_.plan.base_angles + barriers_.tail_buffer(index) * kSteps * 128 + (g_ & 1) * 64 + t_ * 16;
+  const char* base =
+      shared_ + params_.plan.base_angles + barriers_.tail_buffer(index) * kSteps * 128 + (g_ & 1) * 64 + t_ * 16;
   float fast[kSubTiles][4] = {}, sums[kSubTiles][2][4] = {};
   if (params_.fast_steps == kFastSteps) {
     // In flight: the codes of the step after next, the lookups of the next, the arithmetic of this one.
@@ -256,8 +257,7 @@ __device__ void DenseWarp<kBits, kDim>::score(int index, float (&scores)[2 * kSu
     for (int r = 0; r < 2; ++r) {
       const float u = first + static_cast<float>(2 * m + r) / 32.0f;
       const float linear = fmaf(sums[m][1][2 * r + 1], u, sums[m][1][2 * r]);
-      scores[2 * m + r] =
-          fmaf(fmaf(linear, u, sums[m][0][2 * r + 1]), u, sums[m][0][2 * r]) + fast[m][2 * r + (m & 1)];
+      scores[2 * m + r] = fmaf(fmaf(linear, u, sums[m][0][2 * r + 1]), u, sums[m][0][2 * r]) + fast[m][2 * r + (m & 1)];
     }
   }
 }
@@ -285,8 +285,9 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     }
   }
 
-  const auto* value_ranges = reinterpret_cast<const uint4*>(
-      tail(index) + (params_.page.value_parts.ranges - params_.page.key_parts.ranges)) + 2 * g_;
+  const auto* value_ranges =
+      reinterpret_cast<const uint4*>(tail(index) + (params_.page.value_parts.ranges - params_.page.key_parts.ranges)) +
+      2 * g_;
   std::uint32_t range[kTokens];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -328,8 +329,8 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
     }
   }
   const bool shares_weights = params_.page.value.outliers_per_end > 0;
-  if (shares_weights) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
   if (rescale) {
+    if (shares_weights) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
     const float fades[4] = {__shfl_sync(~0u, fade, 0), __shfl_sync(~0u, fade, 1), __shfl_sync(~0u, fade, 2),
                             __shfl_sync(~0u, fade, 3)};
     for (int channel = lane_; channel < kValueWarps * kDim; channel += 32) {
@@ -355,6 +356,7 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
   __syncwarp();
   *reinterpret_cast<uint4*>(own + t_ * kOwnWeightStride + g_ * 16) = {scaled[0], scaled[1], scaled[2], scaled[3]};
   if (shares_weights) {
+    barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
     char* shares = shared_ + params_.plan.weights + warp_ * kWeightBytes;
     *reinterpret_cast<uint4*>(shares + t_ * kWeightStride + g_ * 16) = {plain[0], plain[1], plain[2], plain[3]};
     barrier_arrive(barriers_.slot(slot_, kWeightsFull));

@@ -31,7 +31,8 @@ struct Service {
     return shared + params.plan.tails + barriers.tail_buffer(index) * params.plan.tail_bytes;
   }
   __device__ std::uint16_t* staged_values(int index) const {
-    return reinterpret_cast<std::uint16_t*>(shared + params.plan.staged + barriers.tail_buffer(index) * kStagedEntries * 3);
+    return reinterpret_cast<std::uint16_t*>(shared + params.plan.staged +
+                                            barriers.tail_buffer(index) * kStagedEntries * 3);
   }
   __device__ std::uint8_t* staged_channels(int index) const {
     return reinterpret_cast<std::uint8_t*>(staged_values(index) + kStagedEntries);
@@ -89,9 +90,9 @@ class TailLoader : Service {
   }
 };
 
-/// Outliers of keys. A lane has a group of heads and a stretch of tokens, whose entries it walks through in order, several
-/// at once; neighbouring lanes have neighbouring groups, whose rows of the tables lie in different banks. The sums
-/// of a token and head are in registers until the next begins, and written with every entry.
+/// Outliers of keys. A lane has a group of heads and a stretch of tokens, whose entries it walks through in order,
+/// several at once; neighbouring lanes have neighbouring groups, whose rows of the tables lie in different banks. The
+/// sums of a token and head are in registers until the next begins, and written with every entry.
 template <int kDim>
 class KeyOutliers : Service {
  public:
@@ -141,11 +142,11 @@ class KeyOutliers : Service {
 
   /// A lane's entries: those of its group in its tokens.
   struct Walk {
-    int remaining = 0, last = 0;   ///< how many; where the last one ends
-    std::uint32_t entry = 0;       ///< the next one
-    int left = 0;                  ///< how many more of its token
-    std::uint32_t tokens = 0;      ///< bits: tokens of the lane that follow and have entries
-    int token = 0;                 ///< the present one, of the page
+    int remaining = 0, last = 0;  ///< how many; where the last one ends
+    std::uint32_t entry = 0;      ///< the next one
+    int left = 0;                 ///< how many more of its token
+    std::uint32_t tokens = 0;     ///< bits: tokens of the lane that follow and have entries
+    int token = 0;                ///< the present one, of the page
   };
   struct Entry {
     bool there = false, fresh = false;  ///< fresh: the first one of its token
@@ -385,7 +386,7 @@ class ValueOutliers : Service {
   struct Entry {
     bool there = false;
     std::uint32_t output = 0;  ///< shared-memory address
-    float4 products = {};  ///< by query
+    float4 products = {};      ///< by query
   };
   struct Page {
     const void* channels;
@@ -401,18 +402,19 @@ class ValueOutliers : Service {
     const int tokens_at_once = entries >= 32 ? 1 : 32 / entries;
     const int own_token = lane / entries, own_entry = entries >= 32 ? lane : lane % entries;
     const bool used = own_token < tokens_at_once;
-    const float one_book = __ldg(params.value_decoded);
+    // Where every head has a codebook of its own, a block has one head.
+    const float level =
+        __ldg(params.value_decoded + (params.value_books > 1 ? share.first_head << params.page.value.bits : 0));
     for (int index = 0; index < share.pages(); ++index) {
       barriers.wait_for_tail(index, kTailFull);
       const int first_warp = dense_warp(index);
       barrier_wait(barriers.slot(slot(index), kWeightsFull), turn(index) & 1);
-      const Page page{
-          part(index, params.page.value_parts.outlier_channels),
-          reinterpret_cast<const std::uint16_t*>(part(index, params.page.value_parts.outlier_values)),
-          reinterpret_cast<const std::uint32_t*>(part(index, params.page.value_parts.ranges)),
-          shared + params.plan.weights + first_warp * kWeightBytes,
-          shared_address(shared + params.plan.extra_output) +
-              (first_warp * kValueWarps + part_) * kDim * kBlockQueries * 4};
+      const Page page{part(index, params.page.value_parts.outlier_channels),
+                      reinterpret_cast<const std::uint16_t*>(part(index, params.page.value_parts.outlier_values)),
+                      reinterpret_cast<const std::uint32_t*>(part(index, params.page.value_parts.ranges)),
+                      shared + params.plan.weights + first_warp * kWeightBytes,
+                      shared_address(shared + params.plan.extra_output) +
+                          (first_warp * kValueWarps + part_) * kDim * kBlockQueries * 4};
       for (int begin = 0; begin < entries; begin += 32) {
         const int at = begin + own_entry;
         const bool there = used && at < entries;
@@ -420,7 +422,7 @@ class ValueOutliers : Service {
           Entry set[kAhead];
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
-            set[i] = load<Channel>(page, there, first + i * tokens_at_once + own_token, at, entries, one_book);
+            set[i] = load<Channel>(page, there, first + i * tokens_at_once + own_token, at, entries, level);
           }
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
@@ -437,20 +439,17 @@ class ValueOutliers : Service {
   }
 
   template <typename Channel>
-  __device__ Entry load(const Page& page, bool there, int token, int at, int entries, float one_book) const {
+  __device__ Entry load(const Page& page, bool there, int token, int at, int entries, float level) const {
     Entry entry;
     const bool inside = there && token < (part_ + 1) * kTokens;
     const int place = inside ? token * entries + at : 0, from = inside ? token : 0;
     const int channel = static_cast<const Channel*>(page.channels)[place] - share.first_head * kDim;
     entry.there = inside && channel >= 0 && channel < share.heads * kDim;
-    const int own = entry.there ? channel : 0, head = own / kDim;
+    const unsigned own = entry.there ? channel : 0, head = own / kDim;
     const std::uint32_t range = page.ranges[from];
-    const float first = params.value_books > 1
-                            ? __ldg(params.value_decoded + ((share.first_head + head) << params.page.value.bits))
-                            : one_book;
     // Heads' outputs are kValueWarps copies apart.
-    entry.output = page.output + (head * (kValueWarps - 1) * kDim + own) * kBlockQueries * 4;
-    const float difference = half_bits_to_float(page.values[place]) - (low_float(range) + high_float(range) * first);
+    entry.output = page.output + (head * (kValueWarps - 1) * kDim + own) * (kBlockQueries * 4);
+    const float difference = half_bits_to_float(page.values[place]) - (low_float(range) + high_float(range) * level);
     const char* weights = page.weights + head * kWeightBytes + from * 2;
     const auto product = [&](int query) {
       return __half2float(*reinterpret_cast<const __half*>(weights + query * kWeightStride)) * difference;
