@@ -8,8 +8,8 @@
 //
 //   tables   two codes -> two fp16 numbers, one copy per bank: rows of 256 bytes, 128 for keys, 128 for values
 //   codes    per dense warp a page's keys and values, refilled as soon as they are used up
-//   tails    two buffers or one for each page in flight: ranges, outliers, counts and link of a page; overflow blocks
-//   fetched ahead
+//   tails    two to four buffers, or as many as pages in flight: ranges, outliers, counts and link of a page; overflow
+//   blocks fetched ahead
 
 #include <cstdint>
 
@@ -22,8 +22,8 @@ inline constexpr int kServiceWarps = kKeyWarps + kValueWarps + 1;
 inline constexpr int kMaxDenseWarps = 8;
 inline constexpr int kSubTiles = 4;      ///< 16-token tiles of a page
 inline constexpr int kBlockQueries = 4;  ///< query heads of a kv head that a block serves
-inline constexpr int kStagedBlocks = 8;  ///< overflow blocks of a page that are fetched ahead
-inline constexpr int kStagedEntries = kStagedBlocks * layout::kOutlierBlockEntries;
+/// Overflow blocks of a page that are fetched ahead: three standard deviations of the number of outliers, or more.
+constexpr int staged_blocks(std::int64_t capacity) { return static_cast<int>(capacity / 128) + 3; }
 inline constexpr int kTableRowBytes = 256;
 /// Corrections of a page and head, 16 bytes a token: a gap after every 8 tokens and an odd number of cells, so that
 /// lanes with different tokens or heads reach different banks.
@@ -50,7 +50,7 @@ constexpr int table_rows(int bits) { return bits == 3 ? 64 : 256; }
 struct DecodePlan {
   int heads = 0, pages_in_flight = 0;  ///< pages_in_flight is a power of two
   int flight_shift = 0;                ///< its logarithm
-  int tail_shift = 0;                  ///< of tail buffers: as many as pages in flight, or two
+  int tail_shift = 0;  ///< of tail buffers: as many as pages in flight, at least two; twice that if they fit
   int tail_bytes = 0;
   // Byte offsets in shared memory; the tables are at 0.
   int key_codes = 0, value_codes = 0;  ///< [dense warp] pages
@@ -70,7 +70,8 @@ struct DecodePlan {
   int turns = 0;    ///< [head_dim / 2] u64
   int starts = 0;   ///< [64][groups] i32: where a token's outliers of a group of heads begin
   int tails = 0, staged = 0, barriers = 0;
-  int base_angles = 0;  ///< [tail buffer][step][2][4] of 16 bytes
+  int staged_entries = 0;  ///< of each tail buffer's list of overflow, 3 bytes each
+  int base_angles = 0;     ///< [tail buffer][step][2][4] of 16 bytes
   int bytes = 0;
 
   constexpr int tail_buffers() const { return 1 << tail_shift; }
@@ -84,12 +85,13 @@ constexpr int touched_groups(int heads, int head_dim) {
   return together == 1 ? heads : (heads + 2 * together - 2) / together;
 }
 
-constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised_bits, int heads, int pages_in_flight) {
+constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised_bits, int heads, int pages_in_flight,
+                                 bool more_tails = false) {
   DecodePlan plan;
   plan.heads = heads;
   plan.pages_in_flight = pages_in_flight;
   while (1 << plan.flight_shift < pages_in_flight) ++plan.flight_shift;
-  plan.tail_shift = plan.flight_shift > 1 ? plan.flight_shift : 1;
+  plan.tail_shift = (plan.flight_shift > 1 ? plan.flight_shift : 1) + (more_tails ? 1 : 0);
   plan.tail_bytes = static_cast<int>(page.bytes - page.key_parts.ranges);
   const int head_dim = page.key.head_dim, steps = head_dim / 16, warps = plan.dense_warps();
   const bool key_outliers = page.key.varying_outliers, value_outliers = page.value.outliers_per_end > 0;
@@ -115,7 +117,8 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.starts, key_outliers ? layout::kPageTokens * touched_groups(heads, head_dim) * 4 : 0);
   place(plan.tails, plan.tail_buffers() * plan.tail_bytes);
   place(plan.base_angles, plan.tail_buffers() * steps * 128);
-  place(plan.staged, key_outliers ? plan.tail_buffers() * kStagedEntries * 3 : 0);
+  plan.staged_entries = staged_blocks(page.key.outlier_capacity) * layout::kOutlierBlockEntries;
+  place(plan.staged, key_outliers ? plan.tail_buffers() * plan.staged_entries * 3 : 0);
   place(plan.barriers, (kMaxDenseWarps * kBarriersPerDenseWarp + pages_in_flight * kBarriersPerSlot +
                         plan.tail_buffers() * kBarriersPerTail) *
                            8);
@@ -141,7 +144,9 @@ constexpr DecodePlan best_decode_plan(const layout::PageLayout& page, int specia
       }
     }
   }
-  return best;
+  if (best.heads == 0) return best;
+  const DecodePlan roomy = decode_plan(page, specialised_bits, best.heads, best.pages_in_flight, true);
+  return roomy.bytes <= shared_bytes ? roomy : best;
 }
 
 }  // namespace kvq::cuda

@@ -32,10 +32,10 @@ struct Service {
   }
   __device__ std::uint16_t* staged_values(int index) const {
     return reinterpret_cast<std::uint16_t*>(shared + params.plan.staged +
-                                            barriers.tail_buffer(index) * kStagedEntries * 3);
+                                            barriers.tail_buffer(index) * params.plan.staged_entries * 3);
   }
   __device__ std::uint8_t* staged_channels(int index) const {
-    return reinterpret_cast<std::uint8_t*>(staged_values(index) + kStagedEntries);
+    return reinterpret_cast<std::uint8_t*>(staged_values(index) + params.plan.staged_entries);
   }
   /// A part of the page that lies in its tail.
   __device__ const char* part(int index, std::int64_t offset) const {
@@ -78,7 +78,7 @@ class TailLoader : Service {
     const layout::OverflowBlock block = layout::overflow_block(params.page.key);
     std::uint32_t link =
         *reinterpret_cast<const std::uint32_t*>(page_address(index) + params.page.key_parts.overflow_link);
-    for (int count = 0; link != layout::kNoBlock && count < kStagedBlocks; ++count) {
+    for (int count = 0; link != layout::kNoBlock && count < staged_blocks(params.page.key.outlier_capacity); ++count) {
       // Blocks are not aligned to more than 4 bytes: word by word; values, channels, the link.
       const auto* from = reinterpret_cast<const std::uint32_t*>(params.key_overflow + link * block.bytes);
       const std::uint32_t word = lane < 7 ? __ldg(from + lane) : 0;
@@ -172,8 +172,21 @@ class KeyOutliers : Service {
       sums.all = sum(~0u, ~0u);
       sums.before = sum(static_cast<std::uint32_t>(before), static_cast<std::uint32_t>(before >> 32));
     } else {
+      int other = 0;
+      if (kByteCounts && ((reinterpret_cast<std::uintptr_t>(row) | groups) & 3) == 0) {
+        unsigned all = 0, before = 0;
+#pragma unroll 2
+        for (; other < groups; other += 4) {
+          const std::uint32_t counts = *reinterpret_cast<const std::uint32_t*>(row + other);
+          // 1 in the bytes of the groups before.
+          const std::uint32_t ones = __funnelshift_lc(0x01010101u, 0u, 8 * max(min(group - other, 4), 0));
+          all = __dp4a(counts, 0x01010101u, all);
+          before = __dp4a(counts, ones, before);
+        }
+        sums.all = static_cast<int>(all), sums.before = static_cast<int>(before);
+      }
 #pragma unroll 1
-      for (int other = 0; other < groups; ++other) {
+      for (; other < groups; ++other) {
         const int count = row[other];
         sums.all += count;
         if (other < group) sums.before += count;
@@ -252,12 +265,12 @@ class KeyOutliers : Service {
     result.token = walk.token;
     const std::uint32_t at = result.there ? walk.entry : 0;
     const bool beyond = at >= lists.capacity;
-    const std::uint32_t near = kFar ? min(at, lists.capacity + kStagedEntries - 1) : at;
+    const std::uint32_t near = kFar ? min(at, lists.capacity + params.plan.staged_entries - 1) : at;
     std::uint16_t value =
         *reinterpret_cast<const std::uint16_t*>(lists.values + 2 * near + (beyond ? lists.more_values : 0));
     result.channel = *reinterpret_cast<const std::uint8_t*>(lists.channels + near + (beyond ? lists.more_channels : 0));
     if constexpr (kFar) {
-      if (at >= lists.capacity + kStagedEntries) {
+      if (at >= lists.capacity + params.plan.staged_entries) {
         const std::uint32_t found = far_overflow(index, static_cast<int>(at - lists.capacity));
         value = static_cast<std::uint16_t>(found), result.channel = static_cast<int>(found >> 16);
       }
@@ -275,7 +288,7 @@ class KeyOutliers : Service {
     const Lists lists{values, channels, reinterpret_cast<const char*>(staged_values(index)) - values - 2 * capacity,
                       reinterpret_cast<const char*>(staged_channels(index)) - channels - capacity, capacity};
     const int most = __reduce_max_sync(~0u, walk.remaining);
-    if (__reduce_max_sync(~0u, walk.last) <= static_cast<int>(capacity) + kStagedEntries) {
+    if (__reduce_max_sync(~0u, walk.last) <= static_cast<int>(capacity) + params.plan.staged_entries) {
       add_entries<false>(index, lists, walk, most, cells);
     } else {
       add_entries<true>(index, lists, walk, most, cells);
@@ -373,10 +386,11 @@ class ValueOutliers : Service {
   __device__ ValueOutliers(const DecodeParams& p, const Share& s, char* memory, int l, int which)
       : Service(p, s, memory, l), part_(which) {}
   __device__ void run() {
+    const bool all = share.heads == params.page.value.kv_heads;
     if (params.page.value.channel_bytes() == 1) {
-      run<std::uint8_t>();
+      all ? run<std::uint8_t, true>() : run<std::uint8_t, false>();
     } else {
-      run<std::uint16_t>();
+      all ? run<std::uint16_t, true>() : run<std::uint16_t, false>();
     }
   }
 
@@ -396,7 +410,8 @@ class ValueOutliers : Service {
     std::uint32_t output;  ///< shared-memory address
   };
 
-  template <typename Channel>
+  /// `kAll`: the block has all heads of the page, so every entry is its own.
+  template <typename Channel, bool kAll>
   __device__ void run() {
     const int entries = params.page.value.entries_per_token();
     const int tokens_at_once = entries >= 32 ? 1 : 32 / entries;
@@ -419,10 +434,19 @@ class ValueOutliers : Service {
         const int at = begin + own_entry;
         const bool there = used && at < entries;
         for (int first = part_ * kTokens; first < (part_ + 1) * kTokens; first += kAhead * tokens_at_once) {
+          if constexpr (!kAll) {
+            bool any = false;
+#pragma unroll
+            for (int i = 0; i < kAhead; ++i) {
+              const int token = first + i * tokens_at_once + own_token;
+              any = any || is_own(channel_of<Channel>(page, there && is_in_part(token), token * entries + at));
+            }
+            if (!__any_sync(~0u, any)) continue;
+          }
           Entry set[kAhead];
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
-            set[i] = load<Channel>(page, there, first + i * tokens_at_once + own_token, at, entries, level);
+            set[i] = load<Channel, kAll>(page, there, first + i * tokens_at_once + own_token, at, entries, level);
           }
 #pragma unroll
           for (int i = 0; i < kAhead; ++i) {
@@ -438,13 +462,21 @@ class ValueOutliers : Service {
     }
   }
 
+  __device__ bool is_in_part(int token) const { return token < (part_ + 1) * kTokens; }
+  /// From the block's first head on; of no entry: -1.
   template <typename Channel>
+  __device__ int channel_of(const Page& page, bool there, int place) const {
+    return there ? static_cast<const Channel*>(page.channels)[place] - share.first_head * kDim : -1;
+  }
+  __device__ bool is_own(int channel) const { return channel >= 0 && channel < share.heads * kDim; }
+
+  template <typename Channel, bool kAll>
   __device__ Entry load(const Page& page, bool there, int token, int at, int entries, float level) const {
     Entry entry;
-    const bool inside = there && token < (part_ + 1) * kTokens;
+    const bool inside = there && is_in_part(token);
     const int place = inside ? token * entries + at : 0, from = inside ? token : 0;
-    const int channel = static_cast<const Channel*>(page.channels)[place] - share.first_head * kDim;
-    entry.there = inside && channel >= 0 && channel < share.heads * kDim;
+    const int channel = channel_of<Channel>(page, true, place);
+    entry.there = inside && (kAll || is_own(channel));
     const unsigned own = entry.there ? channel : 0, head = own / kDim;
     const std::uint32_t range = page.ranges[from];
     // Heads' outputs are kValueWarps copies apart.
