@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 /// Caches of one pass over the text: each costs memory, and a killed run begins its window again.
 constexpr std::size_t kCachesAtOnce = 8;
 
-struct Command {
+struct ToolCommand {
   std::string tool;
   std::vector<std::string> arguments;  ///< the command's name first, where the tool has several
   std::string text() const {
@@ -40,9 +40,9 @@ struct Command {
   }
 };
 
-Command fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration) {
+ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration) {
   const CalibrationConfig& config = calibration.config;
-  Command command{"kvq-fisher", {"--model", run.inputs.model.string()}};
+  ToolCommand command{"kvq-fisher", {"--model", run.inputs.model.string()}};
   auto& arguments = command.arguments;
   for (const LabelledText& text : calibration.texts)
     arguments.insert(arguments.end(), {"--text", text.label + "=" + text.path.string()});
@@ -93,21 +93,21 @@ std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   return list;
 }
 
-Command threshold_command(const ExperimentRun& run, const FitGroup& group) {
+ToolCommand threshold_command(const ExperimentRun& run, const FitGroup& group) {
   std::string fractions;
   for (const double fraction : group.fractions)
     fractions += fmt::format("{}{}", fractions.empty() ? "" : ",", fraction);
-  Command command{"kvq-threshold",
-                  {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(),
-                   "--outliers", fractions, "--sinks", std::to_string(group.sinks)}};
+  ToolCommand command{"kvq-threshold",
+                      {"--calib", calibration_file(run.folder, run.plan.calibrations[group.calibration]).string(),
+                       "--outliers", fractions, "--sinks", std::to_string(group.sinks)}};
   if (group.cap > 0) command.arguments.insert(command.arguments.end(), {"--cap", fmt::format("{}", group.cap)});
   command.arguments.insert(command.arguments.end(), {"-o", group.thresholds.string()});
   return command;
 }
 
-Command fit_command(const ExperimentRun& run, const FitGroup& group) {
+ToolCommand fit_command(const ExperimentRun& run, const FitGroup& group) {
   const PlannedCalibration& calibration = run.plan.calibrations[group.calibration];
-  Command command{"kvq-fit", {"--calib", calibration_file(run.folder, calibration).string()}};
+  ToolCommand command{"kvq-fit", {"--calib", calibration_file(run.folder, calibration).string()}};
   if (!group.thresholds.empty())
     command.arguments.insert(command.arguments.end(), {"--thresholds", group.thresholds.string()});
   for (const Recipe& recipe : group.recipes)
@@ -144,13 +144,13 @@ std::vector<EvalBatch> eval_batches(const ExperimentRun& run) {
   return batches;
 }
 
-Command eval_command(const ExperimentRun& run, const EvalBatch& batch) {
+ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   const PlannedCell& first = *batch.cells.front();
   const std::string text = run.inputs.texts[first.text].path.string();
-  Command command{"kvq-eval",
-                  {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
-                   std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows), "--dtype",
-                   run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
+  ToolCommand command{"kvq-eval",
+                      {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
+                       std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows),
+                       "--dtype", run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
   auto& arguments = command.arguments;
   if (!first.only_layers.empty()) arguments.insert(arguments.end(), {"--only-layers", first.only_layers});
   if (!first.only_side.empty()) arguments.insert(arguments.end(), {"--only-side", first.only_side});
@@ -160,7 +160,7 @@ Command eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   return command;
 }
 
-void run_tool(const ExperimentRun& run, const Command& command, RunContext& context) {
+void run_tool(const ExperimentRun& run, const ToolCommand& command, RunContext& context) {
   context.cancel.check();
   context.log.info(command.text());
   std::vector<std::string> arguments = command.arguments;
@@ -205,9 +205,18 @@ void make_quantizers(const ExperimentRun& run, RunContext& context) {
     fs::remove(calibration_file(run.folder, calibration));
 }
 
+/// A report that an earlier step of the experiment left. Throws what read_report() throws, with the way out.
+ReportDocument read_kept(const fs::path& path) {
+  try {
+    return read_report(path);
+  } catch (const Error& error) {
+    fail(error.kind(), fmt::format("{}; the experiment makes it again once it is deleted", error.what()));
+  }
+}
+
 /// One file per cell, so that each can be used by itself.
 void split(const ExperimentRun& run, const EvalBatch& batch) {
-  const ReportDocument report = read_report(batch.folder / "report.json");
+  const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
     const std::string sha256 = sha256_of_file(cell->quantizer);
@@ -250,7 +259,7 @@ Remaining remaining_steps(const ExperimentRun& run) {
   remaining.cells = run.plan.cells.size();
   for (const PlannedCell& cell : run.plan.cells) remaining.finished_cells += fs::exists(cell.result) ? 1 : 0;
   std::set<fs::path> planned;
-  const auto add = [&](const fs::path& output, const Command& command) {
+  const auto add = [&](const fs::path& output, const ToolCommand& command) {
     if (!fs::exists(output) && planned.insert(output).second) remaining.commands.push_back(command.text());
   };
   for (const FitGroup& group : fit_groups(run)) {
@@ -274,7 +283,7 @@ ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
   }
   std::vector<NamedReport> parts;
   for (const PlannedCell& cell : run.plan.cells) {
-    ReportDocument part = read_report(cell.result);
+    ReportDocument part = read_kept(cell.result);
     label(run, cell, part);
     parts.push_back({cell.result.string(), std::move(part)});
   }

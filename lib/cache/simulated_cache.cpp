@@ -18,7 +18,7 @@ namespace kvq {
 
 namespace {
 
-std::span<float> numbers(const at::Tensor& x) {
+std::span<float> writable_numbers(const at::Tensor& x) {
   return {x.mutable_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
 }
 
@@ -102,7 +102,7 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
                             std::int64_t sinks, bool rounded) {
   if (x.size(0) == 0) return;
   const SideSimulator& simulator = layers_[static_cast<std::size_t>(layer)].simulators[static_cast<std::size_t>(side)];
-  const std::span<float> values = numbers(x);
+  const std::span<float> values = writable_numbers(x);
   const std::span<float> exact = values.first(static_cast<std::size_t>(sinks * x.size(1) * x.size(2)));
   const std::span<std::uint32_t> outliers =
       std::span(tokens.outliers)
@@ -147,7 +147,7 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   }
   const SideSimulator& simulator = layer.simulators[static_cast<std::size_t>(side)];
   try {
-    simulator.round_exact(numbers(x));
+    simulator.round_exact(writable_numbers(x));
   } catch (const ExactOverflow& overflow) {
     fail_overflow(input.layer, side, input.first_position, static_cast<int>(x.size(2)), overflow);
   }

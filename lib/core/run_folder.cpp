@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -184,6 +185,21 @@ void RunFolder::clear(bool finished_too) const {
 
 fs::path RunFolder::part(std::int64_t index) const { return folder_ / fmt::format("{}{:06}", part_prefix_, index); }
 bool RunFolder::finished(std::int64_t index) const { return fs::exists(part(index)); }
+void RunFolder::store(std::int64_t index, std::string_view body) const {
+  write_file_atomically(part(index), sha256_of(body) + std::string(body), true);
+}
+
+std::optional<std::string> RunFolder::load(std::int64_t index) const {
+  constexpr std::size_t kDigest = 64;
+  std::ifstream file(part(index), std::ios::binary);
+  std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (content.size() < kDigest) return std::nullopt;
+  const std::string digest = content.substr(0, kDigest);
+  content.erase(0, kDigest);
+  if (sha256_of(content) != digest) return std::nullopt;
+  return content;
+}
+
 bool RunFolder::is_finished_part(const fs::path& path) const {
   return path.filename().string().starts_with(part_prefix_) && !is_half_written(path);
 }

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,9 @@ class RunFolder {
 
   std::filesystem::path part(std::int64_t index) const;
   bool finished(std::int64_t index) const;
+  /// A finished part that is small enough for memory, with its SHA-256 in front: a damaged one counts as not there.
+  void store(std::int64_t index, std::string_view body) const;
+  std::optional<std::string> load(std::int64_t index) const;
   /// Removes the folder: the work is done.
   void remove();
 

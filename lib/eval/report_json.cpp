@@ -8,24 +8,24 @@ namespace kvq {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Like dump(2), with arrays of numbers on one line: a histogram is one thing, not eighty lines.
-void write(const Json& json, const std::string& indent, std::string& text) {
-  const auto scalar = [](const Json& value) {
+void write(const OrderedJson& json, const std::string& indent, std::string& text) {
+  const auto scalar = [](const OrderedJson& value) {
     // File names may hold any bytes, and a greedy continuation may end inside a multi-byte character.
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   };
   if (!json.is_structured() || json.empty()) {
     text += scalar(json);
     return;
   }
-  const bool numbers = json.is_array() && std::all_of(json.begin(), json.end(), [](const Json& value) {
+  const bool numbers = json.is_array() && std::all_of(json.begin(), json.end(), [](const OrderedJson& value) {
                          return value.is_number() || value.is_null();
                        });
   if (numbers) {
     std::string line;
-    for (const Json& value : json) line += (line.empty() ? "" : ", ") + scalar(value);
+    for (const OrderedJson& value : json) line += (line.empty() ? "" : ", ") + scalar(value);
     text += "[" + line + "]";
     return;
   }
@@ -35,22 +35,24 @@ void write(const Json& json, const std::string& indent, std::string& text) {
   for (const auto& item : json.items()) {
     text += (first ? "\n" : ",\n") + inner;
     first = false;
-    if (json.is_object()) text += scalar(Json(item.key())) + ": ";
+    if (json.is_object()) text += scalar(OrderedJson(item.key())) + ": ";
     write(item.value(), inner, text);
   }
   text += "\n" + indent + (json.is_array() ? "]" : "}");
 }
 
-std::string dump(const Json& json) {
+std::string dump(const OrderedJson& json) {
   std::string text;
   write(json, "", text);
   return text + "\n";
 }
 
-Json optional_number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+OrderedJson optional_number(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
+}
 
-Json subject_head(const char* kind, const ReportSubject& subject) {
-  Json json;
+OrderedJson subject_head(const char* kind, const ReportSubject& subject) {
+  OrderedJson json;
   json["kvq_report"] = kind;
   json["producer"] = subject.producer;
   json["model"] = subject.model;
@@ -61,9 +63,9 @@ Json subject_head(const char* kind, const ReportSubject& subject) {
   return json;
 }
 
-Json side_json(const std::optional<SideDistribution>& side) {
+OrderedJson side_json(const std::optional<SideDistribution>& side) {
   if (!side) return nullptr;
-  Json json;
+  OrderedJson json;
   json["outlier_rate"] = side->outlier_rate;
   json["calibrated_outlier_rate"] = side->calibrated_outlier_rate;
   json["codebooks"] = side->codebooks;
@@ -73,14 +75,14 @@ Json side_json(const std::optional<SideDistribution>& side) {
   return json;
 }
 
-Json parents_json(const VariantSource& source) {
-  Json parents = Json::object();
+OrderedJson parents_json(const VariantSource& source) {
+  OrderedJson parents = OrderedJson::object();
   for (const auto& [name, sha256] : source.parents) parents[name] = sha256;
   return parents;
 }
 
-Json row_json(const VariantResult& result) {
-  Json row;
+OrderedJson row_json(const VariantResult& result) {
+  OrderedJson row;
   row["name"] = result.name;
   row["nll"] = result.nll;
   row["ppl"] = result.ppl;
@@ -92,14 +94,14 @@ Json row_json(const VariantResult& result) {
   row["top1"] = result.top1;
   // What is no cache has nothing to count.
   row["bits_nominal"] = result.bits_nominal;
-  row["bits_counted"] = result.counted ? Json(result.bits_counted) : Json(nullptr);
-  row["bits_counted_32k"] = result.counted ? Json(result.bits_counted_32k) : Json(nullptr);
-  row["cache_bytes"] = result.counted ? Json(result.cache_bytes) : Json(nullptr);
+  row["bits_counted"] = result.counted ? OrderedJson(result.bits_counted) : OrderedJson(nullptr);
+  row["bits_counted_32k"] = result.counted ? OrderedJson(result.bits_counted_32k) : OrderedJson(nullptr);
+  row["cache_bytes"] = result.counted ? OrderedJson(result.cache_bytes) : OrderedJson(nullptr);
   row["table_bytes"] = result.table_bytes;
   row["seconds"] = result.seconds;
   row["cache"] = result.cache;
-  row["only_layers"] = result.parts.layers.empty() ? Json(nullptr) : Json(result.parts.layers);
-  row["only_side"] = result.parts.side ? Json(side_name(*result.parts.side)) : Json(nullptr);
+  row["only_layers"] = result.parts.layers.empty() ? OrderedJson(nullptr) : OrderedJson(result.parts.layers);
+  row["only_side"] = result.parts.side ? OrderedJson(side_name(*result.parts.side)) : OrderedJson(nullptr);
   row["file"] = result.source.file;
   row["sha256"] = result.source.sha256;
   row["parents"] = parents_json(result.source);
@@ -108,22 +110,22 @@ Json row_json(const VariantResult& result) {
   row["window_kl"] = result.window_kl;
   row["position_nll"] = result.position_nll;
   row["position_kl"] = result.position_kl;
-  row["layers"] = Json::array();
+  row["layers"] = OrderedJson::array();
   for (const LayerDistribution& layer : result.layers) {
     row["layers"].push_back({{"key", side_json(layer.sides[0])}, {"value", side_json(layer.sides[1])}});
   }
   return row;
 }
 
-Json perplexity_object(const ReportSubject& subject, const PerplexityReport& report) {
-  Json json = subject_head("perplexity", subject);
+OrderedJson perplexity_object(const ReportSubject& subject, const PerplexityReport& report) {
+  OrderedJson json = subject_head("perplexity", subject);
   json["text"] = subject.text;
   json["text_sha256"] = subject.text_sha256;
   json["tokens"] = subject.text_tokens;
   json["seqlen"] = report.seqlen;
   json["windows"] = report.windows;
   json["position_edges"] = report.position_edges;
-  json["results"] = Json::array();
+  json["results"] = OrderedJson::array();
   for (const VariantResult& result : report.results) json["results"].push_back(row_json(result));
   json["seconds"] = report.seconds;
   json["command"] = subject.command;
@@ -131,16 +133,16 @@ Json perplexity_object(const ReportSubject& subject, const PerplexityReport& rep
   return json;
 }
 
-Json passkey_object(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {
-  Json json = subject_head("passkey", subject);
-  json["results"] = Json::array();
+OrderedJson passkey_object(const ReportSubject& subject, const std::vector<PasskeyResult>& results) {
+  OrderedJson json = subject_head("passkey", subject);
+  json["results"] = OrderedJson::array();
   for (const PasskeyResult& result : results) {
-    Json row;
+    OrderedJson row;
     row["name"] = result.name;
-    row["cells"] = Json::array();
+    row["cells"] = OrderedJson::array();
     std::size_t next = 0;
     for (const PasskeyCell& cell : result.cells) {
-      Json continuations = Json::array();
+      OrderedJson continuations = OrderedJson::array();
       for (int trial = 0; trial < cell.trials; ++trial) continuations.push_back(result.continuations[next++]);
       row["cells"].push_back({{"length", cell.length},
                               {"prompt_tokens", cell.prompt_tokens},
@@ -157,11 +159,11 @@ Json passkey_object(const ReportSubject& subject, const std::vector<PasskeyResul
   return json;
 }
 
-Json tasks_object(const TaskEvaluation& evaluation) {
-  Json json = subject_head("tasks", evaluation.subject);
+OrderedJson tasks_object(const TaskEvaluation& evaluation) {
+  OrderedJson json = subject_head("tasks", evaluation.subject);
   json["text"] = evaluation.subject.text;
   json["text_sha256"] = evaluation.subject.text_sha256;
-  json["prompts"] = Json::array();
+  json["prompts"] = OrderedJson::array();
   for (const TaskPrompt& prompt : evaluation.report.prompts) {
     json["prompts"].push_back({{"kind", prompt.kind},
                                {"length", prompt.length},
@@ -169,12 +171,12 @@ Json tasks_object(const TaskEvaluation& evaluation) {
                                {"cut", prompt.cut},
                                {"answers", prompt.answers}});
   }
-  json["results"] = Json::array();
+  json["results"] = OrderedJson::array();
   for (const TaskResult& result : evaluation.report.results) {
-    Json row;
+    OrderedJson row;
     row["name"] = result.name;
     row["sha256"] = result.sha256;
-    row["scores"] = Json::array();
+    row["scores"] = OrderedJson::array();
     for (const TaskScore& score : task_scores(evaluation.report, result)) {
       row["scores"].push_back({{"kind", score.kind},
                                {"length", score.length},
@@ -184,7 +186,7 @@ Json tasks_object(const TaskEvaluation& evaluation) {
                                {"delta", score.delta},
                                {"delta_se", optional_number(score.delta_se)}});
     }
-    row["answers"] = Json::array();
+    row["answers"] = OrderedJson::array();
     for (const TaskAnswer& answer : result.answers)
       row["answers"].push_back({{"score", answer.score}, {"text", answer.text}});
     json["results"].push_back(std::move(row));
@@ -194,10 +196,10 @@ Json tasks_object(const TaskEvaluation& evaluation) {
   return json;
 }
 
-Json claims_json(const ReportDocument& document) {
-  Json claims = Json::array();
+OrderedJson claims_json(const ReportDocument& document) {
+  OrderedJson claims = OrderedJson::array();
   for (const Claim& claim : document.claims) {
-    Json results = Json::array();
+    OrderedJson results = OrderedJson::array();
     for (const Evaluation& evaluation : document.evaluations) {
       const auto result = judge(claim, evaluation.report);
       if (!result) continue;
@@ -226,14 +228,14 @@ std::string document_json(const ReportDocument& document) {
   if (document.evaluations.empty() && document.passkey && !document.tasks)
     return passkey_json(document.passkey->subject, document.passkey->results);
   if (document.evaluations.empty() && document.tasks && !document.passkey) return dump(tasks_object(*document.tasks));
-  Json json;
+  OrderedJson json;
   if (document.evaluations.size() == 1 && document.title.empty()) {
     json = perplexity_object(document.evaluations.front().subject, document.evaluations.front().report);
   } else {
     json["kvq_report"] = "experiment";
     json["title"] = document.title;
     json["question"] = document.question;
-    json["evaluations"] = Json::array();
+    json["evaluations"] = OrderedJson::array();
     for (const Evaluation& evaluation : document.evaluations)
       json["evaluations"].push_back(perplexity_object(evaluation.subject, evaluation.report));
   }

@@ -1,16 +1,13 @@
 #include <kvq/eval/tasks.h>
 
 #include <algorithm>
-#include <fstream>
 #include <memory>
 
 #include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
-#include <kvq/core/hash.h>
 #include <kvq/eval/generation.h>
 #include <kvq/model/rope.h>
 #include <kvq/stats/summary.h>
@@ -19,8 +16,6 @@
 namespace kvq {
 
 namespace {
-
-constexpr std::size_t kDigest = 64;  // SHA-256 as hex before the content: a damaged file counts as not there
 
 struct Group {
   std::string kind;
@@ -51,11 +46,9 @@ std::vector<TaskScore> task_scores(const TaskReport& report, const TaskResult& r
 }
 
 std::optional<std::vector<TaskAnswer>> TaskJournal::load(std::int64_t task, std::size_t rows) const {
-  std::ifstream file(folder_.part(task), std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (content.size() < kDigest || sha256_of(content.substr(kDigest)) != content.substr(0, kDigest)) return std::nullopt;
-  const nlohmann::json stored = nlohmann::json::parse(content.substr(kDigest), nullptr, false);
+  const std::optional<std::string> body = folder_.load(task);
+  if (!body) return std::nullopt;
+  const nlohmann::json stored = nlohmann::json::parse(*body, nullptr, false);
   if (!stored.is_array() || stored.size() != rows) return std::nullopt;
   std::vector<TaskAnswer> answers;
   for (const nlohmann::json& answer : stored) answers.push_back({answer.at("text"), answer.at("score")});
@@ -65,8 +58,7 @@ std::optional<std::vector<TaskAnswer>> TaskJournal::load(std::int64_t task, std:
 void TaskJournal::store(std::int64_t task, const std::vector<TaskAnswer>& answers) const {
   nlohmann::json stored = nlohmann::json::array();
   for (const TaskAnswer& answer : answers) stored.push_back({{"text", answer.text}, {"score", answer.score}});
-  const std::string body = stored.dump();
-  write_file_atomically(folder_.part(task), sha256_of(body) + body, true);
+  folder_.store(task, stored.dump());
 }
 
 TaskReport evaluate_tasks(Model& model, const Tokenizer& tokenizer, bool prepend_bos,

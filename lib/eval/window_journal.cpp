@@ -1,12 +1,7 @@
 #include <kvq/eval/window_journal.h>
 
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <type_traits>
-
-#include <kvq/core/atomic_file.h>
-#include <kvq/core/hash.h>
 
 namespace kvq {
 
@@ -67,24 +62,17 @@ bool deserialize(std::string_view bytes, std::vector<WindowRecord>& records) {
   return bytes.empty();
 }
 
-constexpr std::size_t kDigest = 64;  // SHA-256 as hex before the content: a damaged file counts as not there
-
 }  // namespace
 
 std::optional<std::vector<WindowRecord>> WindowJournal::load(std::int64_t window, std::size_t variants) const {
-  std::ifstream file(folder_.part(window), std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string content((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (content.size() < kDigest) return std::nullopt;
-  const std::string_view body = std::string_view(content).substr(kDigest);
+  const std::optional<std::string> body = folder_.load(window);
   std::vector<WindowRecord> records(variants);
-  if (sha256_of(body) != content.substr(0, kDigest) || !deserialize(body, records)) return std::nullopt;
+  if (!body || !deserialize(*body, records)) return std::nullopt;
   return records;
 }
 
 void WindowJournal::store(std::int64_t window, const std::vector<WindowRecord>& records) const {
-  const std::string body = serialize(records);
-  write_file_atomically(folder_.part(window), sha256_of(body) + body, true);
+  folder_.store(window, serialize(records));
 }
 
 }  // namespace kvq

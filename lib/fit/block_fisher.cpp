@@ -15,7 +15,7 @@ namespace kvq {
 namespace {
 
 /// Fixes the order of summation.
-constexpr std::int64_t kBlockTokens = 2048;
+constexpr std::int64_t kPartTokens = 2048;
 
 /// acc += g gᵀ, upper triangle.
 void add_outer(const double* g, int dim, double* acc) {
@@ -76,7 +76,7 @@ std::vector<double> gradient_blocks(const TokenSample& sample, std::span<const f
                                     int threads) {
   KVQ_ASSERT(gradients.size() == sample.x.size() && sample.width % head_dim == 0);
   const int heads = sample.width / head_dim;
-  const std::int64_t parts = (sample.tokens() + kBlockTokens - 1) / kBlockTokens;
+  const std::int64_t parts = (sample.tokens() + kPartTokens - 1) / kPartTokens;
   const auto size = static_cast<std::size_t>(head_dim) * head_dim;
   std::vector<std::vector<double>> sums(static_cast<std::size_t>(heads * parts));
   parallel_for(heads * parts, threads, [&](std::int64_t index) {
@@ -84,8 +84,8 @@ std::vector<double> gradient_blocks(const TokenSample& sample, std::span<const f
     std::vector<double>& sum = sums[static_cast<std::size_t>(index)];
     sum.assign(size, 0.0);
     std::vector<double> g(static_cast<std::size_t>(head_dim));
-    const std::int64_t end = std::min((part + 1) * kBlockTokens, sample.tokens());
-    for (std::int64_t token = part * kBlockTokens; token < end; ++token) {
+    const std::int64_t end = std::min((part + 1) * kPartTokens, sample.tokens());
+    for (std::int64_t token = part * kPartTokens; token < end; ++token) {
       if (!sample.counts(token)) continue;
       const float* row = gradients.data() + token * sample.width + head * head_dim;
       for (int channel = 0; channel < head_dim; ++channel) g[static_cast<std::size_t>(channel)] = row[channel];

@@ -13,12 +13,12 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 64;
+constexpr std::int64_t kViewTokens = 64;
 
 void clip_gradients(std::span<float> gradients, const TokenSample& sample, double quantile, int threads) {
   const std::vector<double> variances = channel_variances(sample);
   std::vector<float> energy(static_cast<std::size_t>(sample.tokens()));
-  parallel_ranges(sample.tokens(), kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(sample.tokens(), kViewTokens, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
       const float* g = gradients.data() + token * sample.width;
       double sum = 0;
@@ -31,7 +31,7 @@ void clip_gradients(std::span<float> gradients, const TokenSample& sample, doubl
   for (std::int64_t token = 0; token < sample.tokens(); ++token)
     if (sample.counts(token)) counted.push_back(energy[static_cast<std::size_t>(token)]);
   const float limit = kvq::quantile(counted, quantile);
-  parallel_ranges(sample.tokens(), kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(sample.tokens(), kViewTokens, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
       const float a = energy[static_cast<std::size_t>(token)];
       if (!(a > limit)) continue;
@@ -61,7 +61,7 @@ std::vector<float> rotation_scale(const TokenSample& sample, int head_dim) {
 
 void rotate(const HeadRotation& rotation, std::span<float> x, int width, int threads) {
   parallel_ranges(
-      static_cast<std::int64_t>(x.size()) / width, kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+      static_cast<std::int64_t>(x.size()) / width, kViewTokens, threads, [&](std::int64_t begin, std::int64_t end) {
         rotation.forward(
             x.subspan(static_cast<std::size_t>(begin * width), static_cast<std::size_t>((end - begin) * width)));
       });

@@ -17,12 +17,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 64;
-
-float inverse_of(float scale) {
-  const float inverse = scale > 0 ? 1 / scale : 0;
-  return std::isfinite(inverse) ? inverse : 0;
-}
+constexpr std::int64_t kNormaliseTokens = 64;
 
 /// Per channel: where and how wide the range is, and by what a gradient is multiplied before squaring.
 struct ChannelTables {
@@ -114,7 +109,7 @@ void NormalisedData::compute(const TokenSample& sample, std::span<const float> g
   const bool all_exact = per_token && 2 * outliers_per_end(quantizer.recipe.outliers, sample.width) >= width;
 
   std::vector<std::atomic<std::uint8_t>> found(segment_count);
-  parallel_ranges(tokens, kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(tokens, kNormaliseTokens, threads, [&](std::int64_t begin, std::int64_t end) {
     EncodedTokens encoded;
     if (per_token) finder[0].encode(sample.x.subspan(begin * width, (end - begin) * width), encoded);
     for (std::int64_t token = begin; token < end; ++token) {

@@ -14,7 +14,7 @@ namespace kvq {
 
 namespace {
 
-constexpr std::int64_t kBlock = std::int64_t{1} << 16;
+constexpr std::int64_t kQNormValues = std::int64_t{1} << 16;
 
 /// Calls visit(index, code) for the values of [begin, end) that take part, in order. Codes come from the encoder's
 /// loops.
@@ -41,8 +41,8 @@ void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<co
   struct Both {
     Moments original, coded;
   };
-  std::vector<Both> blocks((total + kBlock - 1) / kBlock);
-  parallel_ranges(total, kBlock, threads, [&](std::int64_t begin, std::int64_t end) {
+  std::vector<Both> blocks((total + kQNormValues - 1) / kQNormValues);
+  parallel_ranges(total, kQNormValues, threads, [&](std::int64_t begin, std::int64_t end) {
     double count = 0, sum = 0, squares = 0;
     std::vector<std::int64_t> used(codebook.centroids.size());
     for_each_code(codebook, values, weights, begin, end, [&](std::int64_t i, int code) {
@@ -52,7 +52,7 @@ void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<co
       ++used[code];
     });
     if (count == 0) return;
-    Both& block = blocks[begin / kBlock];
+    Both& block = blocks[begin / kQNormValues];
     // Values lie in [-1, 1]: the plain sums lose nothing that matters.
     block.original = {count, sum / count, std::max(0.0, squares - sum * sum / count)};
     for (std::size_t code = 0; code < used.size(); ++code)
@@ -72,15 +72,15 @@ void apply_qnorm(Codebook& codebook, std::span<const float> values, std::span<co
 CodebookError codebook_error(const Codebook& codebook, std::span<const float> values, std::span<const float> weights,
                              int threads) {
   const auto total = static_cast<std::int64_t>(values.size());
-  std::vector<CodebookError> blocks((total + kBlock - 1) / kBlock);
-  parallel_ranges(total, kBlock, threads, [&](std::int64_t begin, std::int64_t end) {
+  std::vector<CodebookError> blocks((total + kQNormValues - 1) / kQNormValues);
+  parallel_ranges(total, kQNormValues, threads, [&](std::int64_t begin, std::int64_t end) {
     CodebookError sum;
     for_each_code(codebook, values, weights, begin, end, [&](std::int64_t i, int code) {
       const double difference = static_cast<double>(values[i]) - codebook.decoded[code];
       sum.error += weights[i] * difference * difference;
       sum.weight += weights[i];
     });
-    blocks[begin / kBlock] = sum;
+    blocks[begin / kQNormValues] = sum;
   });
   CodebookError all;
   for (const CodebookError& block : blocks) {

@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the limit of the format's own library
-constexpr std::size_t kMostDimensions = 8;
+constexpr std::size_t kMostAxes = 8;
 
 struct Dtype {
   std::string_view name;
@@ -49,7 +49,7 @@ const Dtype* find_dtype(std::string_view name) {
   return found == kDtypes.end() ? nullptr : found;
 }
 
-struct Extent {
+struct ByteRange {
   std::uint64_t begin, end;
   const std::string* name;
 };
@@ -113,9 +113,8 @@ class HeaderParser {
   }
 
   std::vector<std::int64_t> read_shape(const std::string& name, const json& value) const {
-    if (!value.is_array() || value.size() > kMostDimensions) {
-      damaged(
-          fmt::format("the shape of tensor {} must be an array of at most {} sizes", printable(name), kMostDimensions));
+    if (!value.is_array() || value.size() > kMostAxes) {
+      damaged(fmt::format("the shape of tensor {} must be an array of at most {} sizes", printable(name), kMostAxes));
     }
     std::vector<std::int64_t> shape;
     for (const json& size : value) {
@@ -160,9 +159,10 @@ class HeaderParser {
   }
 
   void check_layout() {
-    std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    std::sort(extents_.begin(), extents_.end(),
+              [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
     std::uint64_t expected = 0;
-    for (const Extent& extent : extents_) {
+    for (const ByteRange& extent : extents_) {
       if (extent.begin != expected) {
         damaged(fmt::format("tensor {} begins at byte {} of the data, but the one before it ends at {}: {}",
                             printable(*extent.name), extent.begin, expected,
@@ -178,7 +178,7 @@ class HeaderParser {
   const std::string& file_;
   std::span<const std::byte> data_;
   std::map<std::string, RawTensor> tensors_;
-  std::vector<Extent> extents_;
+  std::vector<ByteRange> extents_;
 };
 
 std::map<std::string, RawTensor> parse_safetensors(const std::string& file, std::span<const std::byte> bytes) {

@@ -5,6 +5,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/quant/channel_affine.h>
 #include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
@@ -16,12 +17,6 @@ constexpr float kLargestE4m3 = 448.0f;
 bool scale_to_half(float scale, float& stored) {
   stored = half_to_float(float_to_half(scale));
   return std::isfinite(stored);
-}
-
-/// 0 also where d is too small to be inverted: fp16 makes it 0 anyway, and 0 times infinity would be NaN.
-float inverse_of(float d) {
-  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
-  return std::isfinite(inverse) ? inverse : 0.0f;
 }
 
 bool round_trip_q4_0(std::span<float> block) {

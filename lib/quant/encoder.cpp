@@ -23,12 +23,7 @@ namespace kvq {
 namespace {
 
 /// Tokens that one thread encodes and decodes before it goes on: values and codes stay in its level-2 cache.
-constexpr std::int64_t kBlockTokens = 64;
-
-float inverse_of(float scale) {
-  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  return std::isfinite(inverse) ? inverse : 0.0f;
-}
+constexpr std::int64_t kEncodeTokens = 64;
 
 /// Calls `visit(index)` for the nonzero bytes, ascending.
 template <typename Visit>
@@ -376,7 +371,7 @@ void SideEncoder::round_trip(std::span<float> x, int threads, std::span<std::uin
   const auto channels = static_cast<std::size_t>(tables_->width);
   const auto tokens = static_cast<std::int64_t>(x.size() / channels);
   KVQ_ASSERT(outliers_per_token.empty() || static_cast<std::int64_t>(outliers_per_token.size()) == tokens);
-  parallel_ranges(tokens, kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(tokens, kEncodeTokens, threads, [&](std::int64_t begin, std::int64_t end) {
     const auto block =
         x.subspan(static_cast<std::size_t>(begin) * channels, static_cast<std::size_t>(end - begin) * channels);
     EncodedTokens encoded;

@@ -21,11 +21,6 @@ namespace {
 constexpr std::int64_t kUnitTokens = 64;
 constexpr float kLeastAtomRange = 1e-5f;
 
-float inverse_of(float scale) {
-  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-  return std::isfinite(inverse) ? inverse : 0.0f;
-}
-
 /// Minimum and maximum of the values that are not exact; count of them.
 struct Extremes {
   float minimum = INFINITY, maximum = -INFINITY;

@@ -88,7 +88,8 @@ Recipe parse_recipe(const std::string& text);
 /// Canonical short form: parse_recipe(short_form(r)) == r, defaults left out.
 std::string short_form(const Recipe& recipe);
 
-/// File name of a recipe: letters, digits, '-', '_', '.' only; different recipes, different slugs.
+/// File name of a recipe: letters, digits, '-', '_', '.' only; different recipes, different slugs. At most 160
+/// characters: the end of a longer one is a hash.
 std::string slug(const Recipe& recipe);
 
 /// Throws Usage when the fields contradict each other (also used after reading TOML).

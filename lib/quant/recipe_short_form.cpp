@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/hash.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/recipe_named.h>
@@ -332,6 +333,7 @@ std::string short_form(const Recipe& recipe) {
 }
 
 std::string slug(const Recipe& recipe) {
+  constexpr std::size_t kSlugBytes = 160;
   std::string result;
   for (const char c : short_form(recipe)) {
     switch (c) {
@@ -351,6 +353,12 @@ std::string slug(const Recipe& recipe) {
       default:
         result += c;
     }
+  }
+  // File systems take 255 bytes, and temporary files and journals put theirs around the name.
+  if (result.size() > kSlugBytes) {
+    const std::string rest = sha256_of(result).substr(0, 16);
+    result.resize(kSlugBytes - rest.size() - 1);
+    result += '-' + rest;
   }
   return result;
 }

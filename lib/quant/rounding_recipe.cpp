@@ -200,7 +200,7 @@ WordResult take_rounding_word(SideRecipe& side, const std::string& name, const s
   if (name == "clip") {
     const auto quantile = plain_decimal(argument);
     if (!quantile || !(*quantile > 0.0 && *quantile <= 1.0))
-      return refuse("clip takes a quantile above 0 and at most 1, such as 0.9");
+      return refuse("clip takes a quantile above 0 and at most 1, as a plain decimal such as 0.9");
     side.rounding.clip = *quantile;
     return WordResult::Taken;
   }

@@ -30,7 +30,7 @@ struct SideSimulator::Method {
 
 namespace {
 
-constexpr std::int64_t kBlockTokens = 64;
+constexpr std::int64_t kSimulateTokens = 64;
 
 std::uint16_t exact_half(float value, float to_stored, float from_stored, std::int64_t token, int channel) {
   const std::uint16_t half = float_to_half(value * to_stored);
@@ -57,7 +57,7 @@ struct BlockFormat final : SideSimulator::Method {
   void round_trip(std::span<float> x, std::int64_t, int threads, std::span<std::uint32_t> outliers) const override {
     std::fill(outliers.begin(), outliers.end(), 0u);
     const auto tokens = static_cast<std::int64_t>(x.size() / width);
-    parallel_ranges(tokens, kBlockTokens, threads, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(tokens, kSimulateTokens, threads, [&](std::int64_t begin, std::int64_t end) {
       std::vector<float> before(width);
       for (std::int64_t token = begin; token < end; ++token) {
         const auto row = x.subspan(static_cast<std::size_t>(token) * width, width);

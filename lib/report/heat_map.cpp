@@ -11,7 +11,7 @@ namespace kvq {
 
 namespace {
 
-constexpr double kRowHeight = 26, kTop = 8;
+constexpr double kRowHeight = 26, kMapTop = 8;
 
 struct Shade {
   double low = 0, high = 1;
@@ -56,12 +56,12 @@ std::string heat_map_figure(const HeatMap& map) {
   }
   const auto columns = static_cast<double>(map.columns.size());
   const double cell = std::max(needed, std::min(64.0, (480.0 - left) / std::max(1.0, columns)));
-  const double right = left + cell * columns, bottom = kTop + kRowHeight * static_cast<double>(map.rows.size());
+  const double right = left + cell * columns, bottom = kMapTop + kRowHeight * static_cast<double>(map.rows.size());
   const double width = std::max(480.0, right + 12), height = bottom + 70;
 
   std::string svg = svg_open(width, height, map.title + ". " + map.text);
   for (std::size_t row = 0; row < map.rows.size(); ++row) {
-    const double y = kTop + kRowHeight * static_cast<double>(row);
+    const double y = kMapTop + kRowHeight * static_cast<double>(row);
     svg += svg_text(left - 7, y + kRowHeight / 2 + 4, "end", "", map.rows[row]);
     for (std::size_t column = 0; column < map.columns.size(); ++column) {
       const double x = left + cell * static_cast<double>(column);

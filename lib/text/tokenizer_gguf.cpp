@@ -41,9 +41,9 @@ const std::map<std::string, PreTokenizer>& pre_tokenizers() {
   return known;
 }
 
-class Reader {
+class GgufReader {
  public:
-  explicit Reader(const std::filesystem::path& path) : file_(path), where_(path.string()) {}
+  explicit GgufReader(const std::filesystem::path& path) : file_(path), where_(path.string()) {}
 
   TokenizerSpec read() {
     const std::string model = file_.require_string("tokenizer.ggml.model");
@@ -219,6 +219,6 @@ class Reader {
 
 }  // namespace
 
-TokenizerSpec tokenizer_spec_from_gguf(const std::filesystem::path& file) { return Reader(file).read(); }
+TokenizerSpec tokenizer_spec_from_gguf(const std::filesystem::path& file) { return GgufReader(file).read(); }
 
 }  // namespace kvq

@@ -23,9 +23,9 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 1 << 24;  // a larger id is damage, not a vocabulary
 
-class Reader {
+class HfReader {
  public:
-  explicit Reader(const fs::path& folder) : folder_(folder), where_((folder / "tokenizer.json").string()) {
+  explicit HfReader(const fs::path& folder) : folder_(folder), where_((folder / "tokenizer.json").string()) {
     if (!fs::exists(folder / "tokenizer.json")) {
       const bool sentencepiece = fs::exists(folder / "tokenizer.model");
       fail(ErrorKind::Input,
@@ -250,6 +250,6 @@ class Reader {
 
 }  // namespace
 
-TokenizerSpec tokenizer_spec_from_hf_folder(const fs::path& folder) { return Reader(folder).read(); }
+TokenizerSpec tokenizer_spec_from_hf_folder(const fs::path& folder) { return HfReader(folder).read(); }
 
 }  // namespace kvq

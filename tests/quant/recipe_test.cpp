@@ -171,6 +171,17 @@ TEST_CASE("The canonical form leaves defaults out, parses back, and its slug is 
   CHECK(slug(parse_recipe("nuq3-0.5%:sink=4")) == "nuq3-0.5pct_sink-4");
 }
 
+TEST_CASE("The slug of a long recipe stays a file name, and differs where only its end differs") {
+  const std::string both = "nuq2-0.125%:axis=token-group,group=16,rope=post,weights=fisher-unscaled,share=head,";
+  const auto recipe = [&](const std::string& tail) {
+    return slug(parse_recipe("K=" + both + "recent=1024/V=" + both + tail));
+  };
+  const std::string one = recipe("recent=1024,sink=3"), other = recipe("recent=1024,sink=4");
+  CHECK(one.size() == 160);
+  CHECK(one != other);
+  CHECK(one.substr(0, 140) == other.substr(0, 140));
+}
+
 TEST_CASE("Every combination of fields survives the short form") {
   int valid = 0;
   std::map<std::string, int> slugs;

@@ -72,6 +72,14 @@ runs "${run[@]}" -o y
 numbers='[(r["name"], r["window_nll"], r["bits_counted"]) for r in report["evaluations"][0]["results"]]'
 [[ $(json y/report.json "$numbers") == "$(json first.json "$numbers")" ]] || problem "after kills"
 
+# A cell that something cut short is named, with the way out.
+cell=$(ls y/cells/*.json | head -1)
+cp "$cell" whole.json && head -c 100 whole.json >"$cell"
+refused "once it is deleted" "${run[@]}" -o y
+rm "$cell"
+runs "${run[@]}" -o y
+[[ $(json y/report.json "$numbers") == "$(json first.json "$numbers")" ]] || problem "after a cell was deleted"
+
 # What is wrong in the file is named with its line and key.
 bad() { sed "$2" small.toml >bad.toml && refused "$1" "${run[@]/small/bad}" -o z; rm bad.toml; }
 bad "'cell[0].recipes' holds 'nuq9'" 's/"int4"/"nuq9"/'
