@@ -4,7 +4,8 @@
 
 #include <kvq/kernels/cuda/decode_attention.h>
 #include <kvq/kernels/cuda/dense_ends.cuh>
-#include <kvq/kernels/cuda/outlier_warps.cuh>
+#include <kvq/kernels/cuda/key_outliers.cuh>
+#include <kvq/kernels/cuda/value_outliers.cuh>
 
 namespace kvq::cuda {
 
