@@ -1,6 +1,6 @@
 #pragma once
 // The kernel of decode attention, and its launch for one pair of code width and head_dim. grid = (splits, groups of
-// heads, batch); decode_plan.h says what a block is.
+// heads, batch x sets of queries); decode_plan.h says what a block is.
 
 #include <kvq/kernels/cuda/decode_attention.h>
 #include <kvq/kernels/cuda/dense_ends.cuh>
