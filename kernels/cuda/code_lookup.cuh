@@ -10,25 +10,20 @@
 //   8, 0   one code, a byte            one half, twice                     2 PRMT, 2 LDS, PRMT
 //
 // A row of codes holds 64 tokens of one channel in their natural order (kernels/layout). Lane (g, t) of a warp, g =
-// lane / 4, t = lane % 4, works on the mma fragments of 4 tiles of 16 tokens. Tile m, row g + 8 r stands for token
+// lane / 4, t = lane % 4, works on the mma fragments of 4 tiles of 16 tokens. The tokens of a fragment are chosen so
+// that what a lane needs of a row is contiguous:
 //
-//   16 (g / 2) + 4 m + 2 r + g % 2
-//
-// so that the quarter row of 16 tokens that belongs to g / 2 (keys) or t (values) is contiguous, and two neighbouring
-// codes of a value row are one register of a fragment. For keys two rows (channels) are interleaved first.
+//   keys     rows are tokens: row g + 8 r of tile m is token 8 g + 2 m + r. Two rows of codes (channels) are
+//   interleaved,
+//            so that one index stands for two neighbours of a register.
+//   values   columns are tokens: column 2 t + i + 8 b of tile m is token 16 t + 4 m + 2 b + i, and two neighbouring
+//   codes
+//            of a row are one register.
 
 #include <kvq/kernels/cuda/decode_plan.h>
 #include <kvq/kernels/cuda/device_ops.cuh>
 
 namespace kvq::cuda {
-
-__device__ __forceinline__ constexpr int token_of(int g, int tile, int r) {
-  return 16 * (g >> 1) + 4 * tile + 2 * r + (g & 1);
-}
-
-/// Where a token lies in a plane of per-token entries: the lanes of a fragment reach different banks. Steps of m and r
-/// may be applied afterwards: swizzled(token_of(g, m, r)) = swizzled(token_of(g, 0, 0)) ^ (4 m + 2 r).
-__device__ __forceinline__ int swizzled(int token) { return token ^ ((token >> 4) << 1); }
 
 __device__ __forceinline__ std::uint32_t load_word(const char* row, std::uint32_t offset) {
   return *reinterpret_cast<const std::uint32_t*>(row + offset);
@@ -58,7 +53,8 @@ __device__ __forceinline__ std::uint32_t table_offset(std::uint32_t index, int b
   return __byte_perm(index, column, 0x7604 | (byte << 4));
 }
 
-/// Codes of one or two rows and their lookup. `quarter`: 0 … 3, 16 tokens of the row.
+/// Codes of rows and their lookup. Keys: `Pair`, 8 tokens of two rows as loaded, becomes `KeyIndex`, which gives the
+/// registers x[2 m + r]. Values: `Index`, a quarter row, gives a tile's two registers.
 template <int kBits>
 struct CodeLookup;
 
@@ -67,26 +63,35 @@ struct CodeLookup<4> {
   struct Index {
     std::uint32_t word[2];
   };
+  struct Pair {
+    std::uint32_t x, y;
+  };
+  struct KeyIndex {
+    std::uint32_t even, odd;  ///< tokens
+  };
   static __device__ std::uint32_t column(int lane) { return lane * 4; }
+  static __device__ Pair load_pair(const char* row0, const char* row1, int g, int) {
+    return {load_word(row0, g * 4), load_word(row1, g * 4)};
+  }
+  static __device__ KeyIndex key_index(const Pair& pair) {
+    return {select_bits(pair.x, pair.y << 4, 0x0f0f0f0fu), select_bits(pair.x >> 4, pair.y, 0x0f0f0f0fu)};
+  }
+  static __device__ void look_up_keys(const KeyIndex& index, std::uint32_t column, std::uint32_t (&x)[8]) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      x[2 * m] = table_word(table_offset(index.even, m, column));
+      x[2 * m + 1] = table_word(table_offset(index.odd, m, column));
+    }
+  }
   static __device__ Index value_index(const char* row, int quarter, int) {
     const uint2 codes = *reinterpret_cast<const uint2*>(row + quarter * 8);
     return {codes.x, codes.y};
   }
-  static __device__ Index key_index(const char* row0, const char* row1, int g, int) {
-    const uint2 a = *reinterpret_cast<const uint2*>(row0 + (g >> 1) * 8);
-    const uint2 b = *reinterpret_cast<const uint2*>(row1 + (g >> 1) * 8);
-    const int shift = (g & 1) * 4;
-    const auto mix = [shift](std::uint32_t x, std::uint32_t y) {
-      return select_bits(x >> shift, y << (4 - shift), 0x0f0f0f0fu);
-    };
-    return {mix(a.x, b.x), mix(a.y, b.y)};
-  }
-  /// Tile m: registers of r = 0 and r = 1.
-  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& r0,
-                                 std::uint32_t& r1) {
+  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& b0,
+                                 std::uint32_t& b1) {
     const std::uint32_t word = index.word[m >> 1];
-    r0 = table_word(table_offset(word, 2 * (m & 1), column));
-    r1 = table_word(table_offset(word, 2 * (m & 1) + 1, column));
+    b0 = table_word(table_offset(word, 2 * (m & 1), column));
+    b1 = table_word(table_offset(word, 2 * (m & 1) + 1, column));
   }
 };
 
@@ -95,18 +100,34 @@ struct CodeLookup<2> {
   struct Index {
     std::uint32_t word;
   };
+  struct Pair {
+    std::uint32_t x, y;  ///< 16 bits each
+  };
+  struct KeyIndex {
+    std::uint32_t word;  ///< even tokens, then odd ones, two to a byte
+  };
   static __device__ std::uint32_t column(int lane) { return (lane & 15) * 8; }
-  static __device__ Index value_index(const char* row, int quarter, int) { return {load_word(row, quarter * 4)}; }
-  static __device__ Index key_index(const char* row0, const char* row1, int g, int) {
-    const std::uint32_t a = load_word(row0, (g >> 1) * 4), b = load_word(row1, (g >> 1) * 4);
-    const int shift = (g & 1) * 2;
-    return {select_bits(a >> shift, b << (2 - shift), 0x33333333u)};
+  static __device__ Pair load_pair(const char* row0, const char* row1, int g, int) {
+    return {*reinterpret_cast<const std::uint16_t*>(row0 + g * 2),
+            *reinterpret_cast<const std::uint16_t*>(row1 + g * 2)};
   }
-  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& r0,
-                                 std::uint32_t& r1) {
+  static __device__ KeyIndex key_index(const Pair& pair) {
+    return {__byte_perm(select_bits(pair.x, pair.y << 2, 0x3333u), select_bits(pair.x >> 2, pair.y, 0x3333u), 0x5410)};
+  }
+  static __device__ void look_up_keys(const KeyIndex& index, std::uint32_t column, std::uint32_t (&x)[8]) {
+#pragma unroll
+    for (int byte = 0; byte < 4; ++byte) {
+      const uint2 both = table_words(table_offset(index.word, byte, column));
+      x[4 * (byte & 1) + (byte >> 1)] = both.x;
+      x[4 * (byte & 1) + 2 + (byte >> 1)] = both.y;
+    }
+  }
+  static __device__ Index value_index(const char* row, int quarter, int) { return {load_word(row, quarter * 4)}; }
+  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& b0,
+                                 std::uint32_t& b1) {
     const uint2 both = table_words(table_offset(index.word, m, column));
-    r0 = both.x;
-    r1 = both.y;
+    b0 = both.x;
+    b1 = both.y;
   }
 };
 
@@ -115,7 +136,29 @@ struct CodeLookup<3> {
   struct Index {
     std::uint32_t word[2];  ///< four indices of 6 bits each
   };
+  struct Pair {
+    std::uint32_t x, y;  ///< 24 bits each
+  };
+  struct KeyIndex {
+    std::uint32_t even, odd;
+  };
   static __device__ std::uint32_t column(int lane) { return lane * 4; }
+  static __device__ Pair load_pair(const char* row0, const char* row1, int g, int) {
+    // 3 bytes from byte 3 g on: two aligned words hold them. The last word of a row is not needed where it lies beyond.
+    const std::uint32_t from = 3 * g & ~3, shift = (3 * g & 3) * 8;
+    return {__funnelshift_r(load_word(row0, from), load_word(row0, from + 4), shift),
+            __funnelshift_r(load_word(row1, from), load_word(row1, from + 4), shift)};
+  }
+  static __device__ KeyIndex key_index(const Pair& pair) {
+    return {select_bits(pair.x, pair.y << 3, 07070707u), select_bits(pair.x >> 3, pair.y, 07070707u)};
+  }
+  static __device__ void look_up_keys(const KeyIndex& index, std::uint32_t column, std::uint32_t (&x)[8]) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      x[2 * m] = table_word(offset(index.even, m, column));
+      x[2 * m + 1] = table_word(offset(index.odd, m, column));
+    }
+  }
   static __device__ Index value_index(const char* row, int quarter, int) {
     // 6 bytes that begin at an even byte: two aligned words hold them.
     const std::uint32_t from = 6 * quarter & ~3;
@@ -123,58 +166,60 @@ struct CodeLookup<3> {
     const bool odd = quarter & 1;
     return {__byte_perm(a, b, odd ? 0x5432 : 0x3210), __byte_perm(a, b, odd ? 0x7765 : 0x6543)};
   }
-  static __device__ Index key_index(const char* row0, const char* row1, int g, int) {
-    const Index a = value_index(row0, g >> 1, 0), b = value_index(row1, g >> 1, 0);
-    const int shift = (g & 1) * 3;
-    const auto mix = [shift](std::uint32_t x, std::uint32_t y) {
-      return select_bits(x >> shift, y << (3 - shift), 07070707u);
-    };
-    return {mix(a.word[0], b.word[0]), mix(a.word[1], b.word[1])};
+  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& b0,
+                                 std::uint32_t& b1) {
+    b0 = table_word(offset(index.word[m >> 1], 2 * (m & 1), column));
+    b1 = table_word(offset(index.word[m >> 1], 2 * (m & 1) + 1, column));
   }
-  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& r0,
-                                 std::uint32_t& r1) {
-    const std::uint32_t word = index.word[m >> 1];
-    const auto offset = [column](std::uint32_t x) { return (x & 0x3f00u) | column; };
-    r0 = table_word(offset((m & 1) ? word >> 4 : word << 8));
-    r1 = table_word(offset((m & 1) ? word >> 10 : word << 2));
+
+ private:
+  /// Six bits from 6 * place on, times 256, plus the column.
+  static __device__ std::uint32_t offset(std::uint32_t word, int place, std::uint32_t column) {
+    const std::uint32_t moved = place == 0 ? word << 8 : place == 1 ? word << 2 : place == 2 ? word >> 4 : word >> 10;
+    return (moved & 0x3f00u) | column;
   }
 };
 
 template <>
 struct CodeLookup<8> {
   struct Index {
-    std::uint32_t first[4], second[4];  ///< one code a byte: tiles' r = 0 low half, r = 1 high half
+    std::uint32_t first[4], second[4];  ///< one code a byte: tiles' b = 0 low half, b = 1 high half
   };
+  struct Pair {
+    uint2 x, y;
+  };
+  using KeyIndex = Pair;
   static __device__ std::uint32_t column(int lane) { return lane * 4; }
+  static __device__ Pair load_pair(const char* row0, const char* row1, int g, int) {
+    return {*reinterpret_cast<const uint2*>(row0 + g * 8), *reinterpret_cast<const uint2*>(row1 + g * 8)};
+  }
+  static __device__ KeyIndex key_index(const Pair& pair) { return pair; }
+  static __device__ void look_up_keys(const KeyIndex& index, std::uint32_t column, std::uint32_t (&x)[8]) {
+#pragma unroll
+    for (int token = 0; token < 8; ++token) {
+      const std::uint32_t a = token < 4 ? index.x.x : index.x.y, b = token < 4 ? index.y.x : index.y.y;
+      x[token] = __byte_perm(one(a, token & 3, column), one(b, token & 3, column), 0x5410);
+    }
+  }
   static __device__ Index value_index(const char* row, int quarter, int) {
     const uint4 codes = *reinterpret_cast<const uint4*>(row + quarter * 16);
     return {{codes.x, codes.y, codes.z, codes.w}, {codes.x >> 8, codes.y >> 8, codes.z >> 8, codes.w >> 8}};
   }
-  static __device__ Index key_index(const char* row0, const char* row1, int g, int) {
-    const uint4 a = *reinterpret_cast<const uint4*>(row0 + (g >> 1) * 16);
-    const uint4 b = *reinterpret_cast<const uint4*>(row1 + (g >> 1) * 16);
-    const int shift = (g & 1) * 8;
-    return {{a.x >> shift, a.y >> shift, a.z >> shift, a.w >> shift},
-            {b.x >> shift, b.y >> shift, b.z >> shift, b.w >> shift}};
+  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& b0,
+                                 std::uint32_t& b1) {
+    b0 = __byte_perm(one(index.first[m], 0, column), one(index.second[m], 0, column), 0x5410);
+    b1 = __byte_perm(one(index.first[m], 2, column), one(index.second[m], 2, column), 0x5410);
   }
-  static __device__ void look_up(const Index& index, int m, std::uint32_t column, std::uint32_t& r0,
-                                 std::uint32_t& r1) {
-    const auto one = [&](std::uint32_t word, int byte) { return table_word(table_offset(word, byte, column)); };
-    r0 = __byte_perm(one(index.first[m], 0), one(index.second[m], 0), 0x5410);
-    r1 = __byte_perm(one(index.first[m], 2), one(index.second[m], 2), 0x5410);
+
+ private:
+  static __device__ std::uint32_t one(std::uint32_t word, int byte, std::uint32_t column) {
+    return table_word(table_offset(word, byte, column));
   }
 };
 
 /// Any width of 1 to 8 bits, known at run time: codes are cut out one by one into the form of 8 bits.
 template <>
 struct CodeLookup<0> : CodeLookup<8> {
-  /// Codes of tokens first, first + 2, … first + 14 of a row in bytes 0 and 2 of four words.
-  static __device__ void every_second(const char* row, int first, int bits, std::uint32_t (&words)[4]) {
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      words[m] = code_at(row, first + 4 * m, bits) | code_at(row, first + 4 * m + 2, bits) << 16;
-    }
-  }
   static __device__ std::uint32_t code_at(const char* row, int token, int bits) {
     const int bit = token * bits;
     const auto* bytes = reinterpret_cast<const unsigned char*>(row) + (bit >> 3);
@@ -182,16 +227,21 @@ struct CodeLookup<0> : CodeLookup<8> {
     const std::uint32_t window = bytes[0] | bytes[1] << 8;
     return (window >> (bit & 7)) & ((1u << bits) - 1u);
   }
+  static __device__ Pair load_pair(const char* row0, const char* row1, int g, int bits) {
+    const auto four = [bits](const char* row, int token) {
+      return code_at(row, token, bits) | code_at(row, token + 1, bits) << 8 | code_at(row, token + 2, bits) << 16 |
+             code_at(row, token + 3, bits) << 24;
+    };
+    return {{four(row0, 8 * g), four(row0, 8 * g + 4)}, {four(row1, 8 * g), four(row1, 8 * g + 4)}};
+  }
   static __device__ Index value_index(const char* row, int quarter, int bits) {
     Index index;
-    every_second(row, 16 * quarter, bits, index.first);
-    every_second(row, 16 * quarter + 1, bits, index.second);
-    return index;
-  }
-  static __device__ Index key_index(const char* row0, const char* row1, int g, int bits) {
-    Index index;
-    every_second(row0, 16 * (g >> 1) + (g & 1), bits, index.first);
-    every_second(row1, 16 * (g >> 1) + (g & 1), bits, index.second);
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int token = 16 * quarter + 4 * m;
+      index.first[m] = code_at(row, token, bits) | code_at(row, token + 2, bits) << 16;
+      index.second[m] = code_at(row, token + 1, bits) | code_at(row, token + 3, bits) << 16;
+    }
     return index;
   }
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostParts = 2048;  ///< of a sequence: splits * pages in flight
 
 struct Device {
-  int multiprocessors = 1, shared_bytes = 0;
+  int multiprocessors = 1, shared_bytes = 0, major = 0;
 };
 
 Device device_limits() {
@@ -30,6 +30,7 @@ Device device_limits() {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&limits.multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaDeviceGetAttribute(&limits.major, cudaDevAttrComputeCapabilityMajor, device);
   return limits;
 }
 
@@ -42,7 +43,7 @@ int own_bits(const layout::PageLayout& page) {
 struct Resolved {
   Status status = Status::Ok;
   DecodePlan plan;
-  int splits = 1;
+  int splits = 1, query_sets = 1;
   std::int64_t parts() const { return std::int64_t{splits} * plan.pages_in_flight; }
 };
 
@@ -66,11 +67,11 @@ Resolved resolve(const DecodeAttention& arguments) {
   }
   const bool own_books = arguments.cache.key.books > 1 || arguments.cache.value.books > 1;
   const Device device = device_limits();
-  result.plan = best_decode_plan(arguments.cache.page, own_bits(arguments.cache.page), arguments.heads / key.kv_heads,
-                                 own_books, device.shared_bytes);
+  result.plan = best_decode_plan(arguments.cache.page, own_bits(arguments.cache.page), own_books, device.shared_bytes);
   if (result.plan.heads == 0) return refuse(Status::TooMuchSharedMemory);
+  result.query_sets = static_cast<int>(layout::div_up(arguments.heads / key.kv_heads, kBlockQueries));
   const std::int64_t blocks =
-      std::int64_t{std::max(arguments.batch, 1)} * layout::div_up(key.kv_heads, result.plan.heads);
+      std::int64_t{std::max(arguments.batch, 1)} * result.query_sets * layout::div_up(key.kv_heads, result.plan.heads);
   const std::int64_t most =
       std::max<std::int64_t>(1, layout::div_up(layout::pages(arguments.max_length), result.plan.pages_in_flight));
   // One wave of blocks, each with the shared memory of a whole multiprocessor; never less than a page per warp.
@@ -97,6 +98,7 @@ __global__ void merge_kernel(const float* partials, const float2* normals, int p
   const float2* normal = normals + row * parts;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), lane = thread % 32;
 
+  wait_for_kernel_before();
   float largest = -1e30f;
   for (int part = lane; part < parts; part += 32) largest = fmaxf(largest, normal[part].x);
   for (int step = 1; step < 32; step <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
@@ -132,46 +134,106 @@ struct Turns {
   std::uint64_t of_pair[128];
 };
 
-std::int64_t base_groups(std::int64_t tokens) {
-  return layout::div_up(std::max<std::int64_t>(tokens, 1), std::int64_t{kGroupPages} * layout::kPageTokens);
-}
-std::int64_t key_angle_words(int head_dim) { return std::int64_t{kGroupPages} * (head_dim / 16) * 32 * 4; }
-std::int64_t base_angle_words(int head_dim) { return std::int64_t{kSubTiles} * (head_dim / 16) * 4 * 2; }  // per group
+std::int64_t key_angle_words(int head_dim) { return std::int64_t{head_dim / 16} * 32 * 4; }
+std::int64_t ratio_words(int head_dim) { return std::int64_t{head_dim / 16} * 8; }
+std::int64_t base_angle_words(int head_dim) { return std::int64_t{head_dim / 16} * 8 * 4; }  // per page
+std::int64_t base_pages(std::int64_t tokens) { return layout::pages(std::max<std::int64_t>(tokens, 1)); }
 
-__device__ float2 exact_cos_sin(std::uint64_t turns_per_step, std::uint64_t position) {
+/// Turn per token in (-1/2, 1/2].
+__host__ __device__ double signed_turns(std::uint64_t turns) {
+  return static_cast<double>(static_cast<std::int64_t>(turns)) * 0x1p-64;
+}
+
+/// Radians from the middle of a page to its ends.
+__host__ __device__ double reach_of(std::uint64_t turns) {
+  return signed_turns(turns) * 6.283185307179586 * (layout::kPageTokens / 2);
+}
+
+/// A cubic in u is cos(reach u) and sin(reach u), |u| <= 1, to 2e-4 up to here.
+constexpr double kLongestReach = 0.44;
+
+/// Bessel function of the first kind, |x| < 1.
+__device__ double bessel(int order, double x) {
+  double term = 1.0, sum = 0.0;
+  for (int k = 1; k <= order; ++k) term *= 0.5 * x / k;
+  for (int k = 1; k < 10; ++k) {
+    sum += term;
+    term *= -0.25 * x * x / (k * (k + order));
+  }
+  return sum;
+}
+
+/// Chebyshev series of cos(reach u) and sin(reach u), cut off: cosine[0] + cosine[1] u^2, sine[0] u + sine[1] u^3.
+struct Cubic {
+  double cosine[2], sine[2];
+  __device__ explicit Cubic(double reach)
+      : cosine{bessel(0, reach) + 2 * bessel(2, reach), -4 * bessel(2, reach)},
+        sine{2 * bessel(1, reach) + 6 * bessel(3, reach), -8 * bessel(3, reach)} {}
+};
+
+__device__ double2 exact_cos_sin(std::uint64_t turns_per_step, std::uint64_t position) {
   // The product's high bits, whole turns, fall away; what is left is exact to 2^-53 of a turn.
-  const double turns = static_cast<double>(static_cast<std::int64_t>(turns_per_step * position)) * 0x1p-64;
   double sine, cosine;
-  sincospi(2.0 * turns, &sine, &cosine);
-  return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
+  sincospi(2.0 * signed_turns(turns_per_step * position), &sine, &cosine);
+  return make_double2(cosine, sine);
 }
 
-__device__ void store_angle(std::uint32_t* words, const std::uint64_t* turns, int step, int t, std::uint64_t position) {
-  const float2 first = exact_cos_sin(turns[8 * step + t], position);
-  const float2 second = exact_cos_sin(turns[8 * step + t + 4], position);
-  words[0] = pack_halves(first.x, second.x);
-  words[1] = pack_halves(first.y, second.y);
+/// A pair of fp16 numbers of the two pairs of channels that lane t has in a step.
+template <typename Function>
+__device__ std::uint32_t both_pairs(const Turns& turns, int step, int t, const Function& number) {
+  return pack_halves(static_cast<float>(number(turns.of_pair[8 * step + t])),
+                     static_cast<float>(number(turns.of_pair[8 * step + t + 4])));
 }
 
-__global__ void rope_kernel(const Turns turns, int head_dim, std::int64_t groups, std::uint64_t* turns_out,
-                            std::uint32_t* key_angles, std::uint32_t* base_angles) {
+/// See dense_warp.cuh for what each is.
+__global__ void rope_kernel(const Turns turns, int head_dim, int fast_steps, std::int64_t pages,
+                            std::uint64_t* turns_out, std::uint32_t* key_angles, std::uint32_t* ratios,
+                            std::uint32_t* base_angles) {
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int steps = head_dim / 16;
   if (index < head_dim / 2) turns_out[index] = turns.of_pair[index];
-  if (index < std::int64_t{kGroupPages} * steps * 32) {
-    const int lane = static_cast<int>(index % 32), step = static_cast<int>(index / 32 % steps);
-    const int page = static_cast<int>(index / (32 * steps)), g = lane / 4;
+  if (index < steps * 32) {
+    const int lane = static_cast<int>(index % 32), step = static_cast<int>(index / 32), g = lane / 4;
     for (int r = 0; r < 2; ++r) {
-      const int offset = 16 * (g / 2) + 2 * r + g % 2;  // token_of(g, 0, r)
-      store_angle(key_angles + index * 4 + 2 * r, turns.of_pair, step, lane % 4, page * layout::kPageTokens + offset);
+      const auto offset = static_cast<std::uint64_t>(8 * g + r);
+      std::uint32_t* words = key_angles + index * 4 + 2 * r;
+      words[0] = both_pairs(turns, step, lane % 4, [&](std::uint64_t turn) { return exact_cos_sin(turn, offset).x; });
+      words[1] = both_pairs(turns, step, lane % 4, [&](std::uint64_t turn) { return exact_cos_sin(turn, offset).y; });
     }
   }
-  if (index < groups * kSubTiles * steps * 4) {
-    const int t = static_cast<int>(index % 4), step = static_cast<int>(index / 4 % steps);
-    const std::int64_t tile = index / (4 * steps);
-    const std::int64_t position =
-        tile / kSubTiles * kGroupPages * layout::kPageTokens + 4 * (tile % kSubTiles);  // token_of(0, m, 0)
-    store_angle(base_angles + index * 2, turns.of_pair, step, t, static_cast<std::uint64_t>(position));
+  const int t = static_cast<int>(index % 4), odd = static_cast<int>(index / 4 % 2);
+  if (index < steps * 8) {
+    ratios[index] = both_pairs(turns, static_cast<int>(index / 8), t, [&](std::uint64_t turn) {
+      const Cubic cubic(reach_of(turn));
+      const double* of = odd ? cubic.sine : cubic.cosine;
+      return of[0] == 0.0 || fabs(reach_of(turn)) > kLongestReach ? 0.0 : of[1] / of[0];
+    });
+  }
+  if (index >= pages * steps * 8) return;
+  const int step = static_cast<int>(index / 8 % steps);
+  const auto begin = static_cast<std::uint64_t>(index / (8 * steps)) * layout::kPageTokens;
+  std::uint32_t* words = base_angles + index * 4;
+  if (step < fast_steps) {
+    for (int two = 0; two < 2; ++two) {
+      const std::uint64_t position = begin + 2 * (2 * two + odd);
+      words[2 * two] = both_pairs(turns, step, t, [&](std::uint64_t turn) { return exact_cos_sin(turn, position).x; });
+      words[2 * two + 1] =
+          both_pairs(turns, step, t, [&](std::uint64_t turn) { return exact_cos_sin(turn, position).y; });
+    }
+  } else {
+    // The coefficients of odd powers belong to the query turned by another quarter.
+    const std::uint64_t middle = begin + layout::kPageTokens / 2;
+    words[0] = both_pairs(turns, step, t, [&](std::uint64_t turn) {
+      const Cubic cubic(reach_of(turn));
+      const double2 angle = exact_cos_sin(turn, middle);
+      return odd ? -angle.y * cubic.sine[0] : angle.x * cubic.cosine[0];
+    });
+    words[1] = both_pairs(turns, step, t, [&](std::uint64_t turn) {
+      const Cubic cubic(reach_of(turn));
+      const double2 angle = exact_cos_sin(turn, middle);
+      return odd ? angle.x * cubic.sine[0] : angle.y * cubic.cosine[0];
+    });
+    words[2] = words[3] = 0;
   }
 }
 
@@ -204,12 +266,12 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
   params.key_unit = std::ldexp(1.0f, cache.key.exponent), params.value_unit = std::ldexp(1.0f, cache.value.exponent);
   params.turns = arguments.rope.turns;
   params.key_angles = arguments.rope.key_angles, params.base_angles = arguments.rope.base_angles;
-  params.angles_end = arguments.rope.tokens;
+  params.ratios = arguments.rope.ratios, params.fast_steps = arguments.rope.fast_steps;
   params.query = arguments.query, params.output = arguments.output;
   params.query_type = static_cast<std::int32_t>(arguments.query_type);
   params.output_type = static_cast<std::int32_t>(arguments.output_type);
   params.heads = arguments.heads, params.queries = arguments.heads / cache.page.key.kv_heads;
-  params.splits = resolved.splits;
+  params.query_sets = resolved.query_sets, params.splits = resolved.splits;
   params.score_scale = arguments.softmax_scale * 1.4426950408889634f;
   params.partials = static_cast<float*>(arguments.workspace);
   params.normals =
@@ -239,35 +301,52 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
                            cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
     return Status::LaunchFailed;
   }
-  merge_kernel<<<dim3(arguments.heads, arguments.batch), 512, 0, stream>>>(
-      params.partials, params.normals, static_cast<int>(resolved.parts()), head_dim, params.value_unit, params.output,
-      params.output_type);
-  return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
+  // Its blocks are set up while the last ones of the main kernel run.
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(arguments.heads, arguments.batch);
+  launch.blockDim = dim3(512);
+  launch.stream = stream;
+  launch.attrs = &early;
+  launch.numAttrs = device_limits().major >= 9 ? 1 : 0;
+  const cudaError_t launched =
+      cudaLaunchKernelEx(&launch, merge_kernel, static_cast<const float*>(params.partials),
+                         static_cast<const float2*>(params.normals), static_cast<int>(resolved.parts()), head_dim,
+                         params.value_unit, params.output, static_cast<int>(params.output_type));
+  return launched == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }
 
 std::size_t rope_table_bytes(int head_dim, std::int64_t tokens) {
   return 8 * static_cast<std::size_t>(head_dim / 2) +
-         4 * static_cast<std::size_t>(key_angle_words(head_dim) + base_groups(tokens) * base_angle_words(head_dim));
+         4 * static_cast<std::size_t>(key_angle_words(head_dim) + ratio_words(head_dim) +
+                                      base_pages(tokens) * base_angle_words(head_dim));
 }
 
 Status build_rope_tables(const double* inverse_frequencies, int head_dim, std::int64_t tokens, void* memory,
                          RopeTables& tables, Stream stream) {
   if (head_dim <= 0 || head_dim > 256 || head_dim % 16 != 0) return Status::UnsupportedHeadDim;
   Turns turns = {};
+  // The first half; or all of them, if one of the others turns too far for a cubic.
+  const int steps = head_dim / 16;
+  int fast_steps = steps - steps / 2;
   for (int pair = 0; pair < head_dim / 2; ++pair) {
     const long double exact = inverse_frequencies[pair] / 6.283185307179586476925286766559005768L;
     const long double fraction = exact - std::floor(exact);
     turns.of_pair[pair] = static_cast<std::uint64_t>(std::min(fraction * 0x1p64L, 18446744073709551615.0L));
+    if (pair / 8 >= fast_steps && std::fabs(reach_of(turns.of_pair[pair])) > kLongestReach) fast_steps = steps;
   }
-  const std::int64_t groups = base_groups(tokens);
+  const std::int64_t pages = base_pages(tokens);
   auto* turns_out = static_cast<std::uint64_t*>(memory);
-  // Even head_dim / 2 of 8 bytes and key angles of 16: everything stays aligned to 16 bytes.
+  // All parts are multiples of 16 bytes.
   auto* key_angles = reinterpret_cast<std::uint32_t*>(turns_out + head_dim / 2);
-  auto* base_angles = key_angles + key_angle_words(head_dim);
-  const std::int64_t threads = std::max(groups * base_angle_words(head_dim) / 2, key_angle_words(head_dim) / 4);
+  auto* ratios = key_angles + key_angle_words(head_dim);
+  auto* base_angles = ratios + ratio_words(head_dim);
+  const std::int64_t threads = std::max(pages * base_angle_words(head_dim) / 4, key_angle_words(head_dim) / 4);
   rope_kernel<<<static_cast<unsigned>(layout::div_up(threads, 256)), 256, 0, stream>>>(
-      turns, head_dim, groups, turns_out, key_angles, base_angles);
-  tables = {turns_out, key_angles, base_angles, groups * kGroupPages * layout::kPageTokens};
+      turns, head_dim, fast_steps, pages, turns_out, key_angles, ratios, base_angles);
+  tables = {turns_out, key_angles, ratios, base_angles, fast_steps, pages * layout::kPageTokens};
   return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }
 

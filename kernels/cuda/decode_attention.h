@@ -45,8 +45,10 @@ struct SideTables {
 /// Rotation angles of one model, built once by build_rope_tables(). Device memory.
 struct RopeTables {
   const std::uint64_t* turns = nullptr;        ///< `[head_dim / 2]`, turns per position in units of 2^-64
-  const std::uint32_t* key_angles = nullptr;   ///< cos and sin within two pages, as the kernel's lanes read them
-  const std::uint32_t* base_angles = nullptr;  ///< cos and sin of every second page's first tokens
+  const std::uint32_t* key_angles = nullptr;   ///< cos and sin within a page, as the kernel's lanes read them
+  const std::uint32_t* ratios = nullptr;       ///< second coefficients of slow pairs over the first ones
+  const std::uint32_t* base_angles = nullptr;  ///< cos and sin of every page
+  std::int32_t fast_steps = 0;                 ///< the first 8 * so many pairs turn far within a page
   std::int64_t tokens = 0;                     ///< positions covered
 };
 

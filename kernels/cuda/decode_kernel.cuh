@@ -1,20 +1,25 @@
 #pragma once
 // The kernel of decode attention, and its launch for one pair of code width and head_dim. grid = (splits, groups of
-// heads, batch); decode_plan.h says what a block is.
+// heads, batch x sets of queries); decode_plan.h says what a block is.
 
 #include <kvq/kernels/cuda/decode_attention.h>
 #include <kvq/kernels/cuda/dense_ends.cuh>
-#include <kvq/kernels/cuda/outlier_warps.cuh>
+#include <kvq/kernels/cuda/key_outliers.cuh>
+#include <kvq/kernels/cuda/value_outliers.cuh>
 
 namespace kvq::cuda {
 
-template <int kDim, int kQueries>
+template <int kDim>
 __device__ __forceinline__ void serve(const DecodeParams& params, const Share& share, char* shared, int role,
                                       int lane) {
-  if (role == 0) {
-    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim, kQueries>(params, share, shared, lane).run();
-  } else if (role < 3) {
-    if (params.page.key.varying_outliers) KeyOutliers<kDim, kQueries>(params, share, shared, lane, role - 1).run();
+  // Two roles of keys, two of values, two of keys, the loader: warps 4 apart share a scheduler.
+  static_assert(kKeyWarps == 4 && kValueWarps == 2);
+  if (role == 2 || role == 3) {
+    if (params.page.value.outliers_per_end > 0) ValueOutliers<kDim>(params, share, shared, lane, role - 2).run();
+  } else if (role < kServiceWarps - 1) {
+    if (params.page.key.varying_outliers) {
+      KeyOutliers<kDim>(params, share, shared, lane, role < 2 ? role : role - 2).run();
+    }
   } else {
     TailLoader(params, share, shared, lane).run();
   }
@@ -25,6 +30,7 @@ __global__ void __launch_bounds__((kMaxDenseWarps + kServiceWarps) * 32, 1)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(1024) char shared[];
   if (shared_address(shared) != kTablesAt) __trap();
+  allow_next_kernel();
   // The shuffle tells the compiler that all lanes have the same.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const DecodePlan& plan = params.plan;
@@ -45,9 +51,11 @@ __global__ void __launch_bounds__((kMaxDenseWarps + kServiceWarps) * 32, 1)
                       1, warp, warps, lane);
     auto* angles = reinterpret_cast<uint4*>(shared + plan.angles);
     const int threads = plan.threads();
-    for (int index = threadIdx.x; index < kGroupPages * (kDim / 16) * 32; index += threads) {
+    for (int index = threadIdx.x; index < kDim / 16 * 32; index += threads) {
       angles[index] = __ldg(reinterpret_cast<const uint4*>(params.key_angles) + index);
     }
+    auto* ratios = reinterpret_cast<std::uint32_t*>(shared + plan.ratios);
+    for (int index = threadIdx.x; index < kDim / 16 * 8; index += threads) ratios[index] = __ldg(params.ratios + index);
     auto* turns = reinterpret_cast<std::uint64_t*>(shared + plan.turns);
     for (int index = threadIdx.x; index < kDim / 2; index += threads) turns[index] = params.turns[index];
   };
@@ -64,13 +72,7 @@ __global__ void __launch_bounds__((kMaxDenseWarps + kServiceWarps) * 32, 1)
     fill_tables();
     __syncthreads();
     const int role = warp - dense_warps;
-    if (plan.queries == 2) {
-      serve<kDim, 2>(params, share, shared, role, lane);
-    } else if (plan.queries == 4) {
-      serve<kDim, 4>(params, share, shared, role, lane);
-    } else {
-      serve<kDim, 8>(params, share, shared, role, lane);
-    }
+    serve<kDim>(params, share, shared, role, lane);
   }
 }
 
@@ -81,7 +83,7 @@ Status launch_decode(const DecodeParams& params, int batch, Stream stream) {
     return Status::LaunchFailed;
   }
   const int groups = (params.page.key.kv_heads + params.plan.heads - 1) / params.plan.heads;
-  const dim3 grid(params.splits, groups, batch);
+  const dim3 grid(params.splits, groups, batch * params.query_sets);
   kernel<<<grid, params.plan.threads(), params.plan.bytes, stream>>>(params);
   return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }

@@ -23,12 +23,13 @@ struct DecodeParams {
   std::int32_t key_books, value_books;
   float key_unit, value_unit;  ///< 2^exponent
   const std::uint64_t* turns;
-  const std::uint32_t *key_angles, *base_angles;
-  std::int64_t angles_end;  ///< positions that base_angles covers
+  const std::uint32_t *key_angles, *base_angles, *ratios;
+  std::int32_t fast_steps;
   const void* query;
   void* output;
   std::int32_t query_type, output_type;
   std::int32_t heads, queries;  ///< query heads, and how many of them per kv head
+  std::int32_t query_sets;      ///< blocks that share the queries of a kv head, kBlockQueries each at most
   std::int32_t splits;
   float score_scale;  ///< softmax_scale * log2(e)
   float* partials;    ///< [batch, heads, splits * pages_in_flight, head_dim]

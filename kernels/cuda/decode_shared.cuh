@@ -11,14 +11,17 @@ namespace kvq::cuda {
 /// The block's sequence, heads and pages.
 struct Share {
   int sequence, first_head, heads;  ///< kv heads; the last block of a sequence may have fewer than the plan
+  int first_query, queries;         ///< of each kv head's
   int length;                       ///< tokens of the sequence
   int first_page, end_page;
   const std::uint32_t* block_table;
 
   __device__ explicit Share(const DecodeParams& params)
-      : sequence(static_cast<int>(blockIdx.z)),
+      : sequence(static_cast<int>(blockIdx.z) / params.query_sets),
         first_head(static_cast<int>(blockIdx.y) * params.plan.heads),
         heads(min(params.plan.heads, params.page.key.kv_heads - first_head)),
+        first_query(static_cast<int>(blockIdx.z) % params.query_sets * kBlockQueries),
+        queries(min(kBlockQueries, params.queries - first_query)),
         length(params.lengths[sequence]),
         block_table(params.block_table + sequence * params.block_table_stride) {
     const std::int64_t pages = layout::pages(length);
@@ -26,43 +29,60 @@ struct Share {
     end_page = static_cast<int>(pages * (blockIdx.x + 1) / params.splits);
   }
   __device__ int pages() const { return end_page - first_page; }
+  /// Where query `query` of this block's of a kv head begins.
+  __device__ std::int64_t query_at(const DecodeParams& params, int kv_head, int query, int head_dim) const {
+    return (static_cast<std::int64_t>(sequence) * params.heads + kv_head * params.queries + first_query + query) *
+           head_dim;
+  }
 };
 
-enum DenseBarrier {
-  kKeysFull,  ///< two halves
-  kValuesFull = 2,
-  kCorrectionsFull = 4,
-  kCorrectionsEmpty,
-  kWeightsFull,
-  kWeightsEmpty,
-};
+enum DenseBarrier { kKeysFull, kValuesFull };
+/// Of a page in flight, for all its heads; corrections have two buffers.
+enum SlotBarrier { kCorrectionsFull, kCorrectionsEmpty = 2, kWeightsFull = 4, kWeightsEmpty };
 enum TailBarrier { kTailFull, kTailEmpty, kStagedFull, kStagedEmpty };
 
 struct Barriers {
   std::uint64_t* all;
+  int flight_shift, tail_shift;
   __device__ Barriers(char* shared, const DecodePlan& plan)
-      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)) {}
+      : all(reinterpret_cast<std::uint64_t*>(shared + plan.barriers)),
+        flight_shift(plan.flight_shift),
+        tail_shift(plan.tail_shift) {}
   __device__ std::uint64_t* dense(int warp, int which) const { return all + warp * kBarriersPerDenseWarp + which; }
-  __device__ std::uint64_t* tail(int buffer, int which) const {
-    return all + kMaxDenseWarps * kBarriersPerDenseWarp + buffer * kBarriersPerTail + which;
+  __device__ std::uint64_t* slot(int slot, int which) const {
+    return all + kMaxDenseWarps * kBarriersPerDenseWarp + slot * kBarriersPerSlot + which;
+  }
+  /// Tail buffers are taken in turn by the pages of the block.
+  __device__ int tail_buffer(int index) const { return index & ((1 << tail_shift) - 1); }
+  __device__ unsigned tail_parity(int index) const { return index >> tail_shift & 1; }
+  __device__ std::uint64_t* tail(int index, int which) const {
+    return slot(1 << flight_shift, 0) + tail_buffer(index) * kBarriersPerTail + which;
+  }
+  __device__ void wait_for_tail(int index, int which) const { barrier_wait(tail(index, which), tail_parity(index)); }
+  /// Until the page that had the buffer before has left it.
+  __device__ void wait_for_free_tail(int index, int which) const {
+    if (index >> tail_shift) barrier_wait(tail(index, which), tail_parity(index) ^ 1);
   }
 
   __device__ void init(const Share& share, bool key_outliers, bool value_outliers) const {
     for (int warp = 0; warp < kMaxDenseWarps; ++warp) {
-      for (int half = 0; half < 2; ++half) {
-        barrier_init(dense(warp, kKeysFull + half), kCopyArrivals);
-        barrier_init(dense(warp, kValuesFull + half), kCopyArrivals);
-      }
-      barrier_init(dense(warp, kCorrectionsFull), 2 * 32);  // both warps for outliers of keys
-      barrier_init(dense(warp, kCorrectionsEmpty), 32);
-      barrier_init(dense(warp, kWeightsFull), 32);
-      barrier_init(dense(warp, kWeightsEmpty), 32);
+      barrier_init(dense(warp, kKeysFull), kCopyArrivals);
+      barrier_init(dense(warp, kValuesFull), kCopyArrivals);
     }
-    for (int buffer = 0; buffer < kTailBuffers; ++buffer) {
+    for (int page = 0; page < 1 << flight_shift; ++page) {
+      for (int buffer = 0; buffer < kCorrectionBuffers; ++buffer) {
+        barrier_init(slot(page, kCorrectionsFull + buffer), kKeyWarps * 32);
+        barrier_init(slot(page, kCorrectionsEmpty + buffer), share.heads * 32);
+      }
+      barrier_init(slot(page, kWeightsFull), share.heads * 32);
+      barrier_init(slot(page, kWeightsEmpty), kValueWarps * 32);
+    }
+    for (int buffer = 0; buffer < 1 << tail_shift; ++buffer) {
       barrier_init(tail(buffer, kTailFull), kCopyArrivals);
-      barrier_init(tail(buffer, kTailEmpty), 32 * (share.heads + (key_outliers ? 2 : 0) + (value_outliers ? 1 : 0)));
+      barrier_init(tail(buffer, kTailEmpty),
+                   32 * (share.heads + (key_outliers ? kKeyWarps : 0) + (value_outliers ? kValueWarps : 0)));
       barrier_init(tail(buffer, kStagedFull), 32);
-      barrier_init(tail(buffer, kStagedEmpty), 2 * 32);
+      barrier_init(tail(buffer, kStagedEmpty), kKeyWarps * 32);
     }
     barrier_init_fence();
   }

@@ -5,10 +5,20 @@
 //   online softmax in base 2, fp32
 //   output[channel, queries] += values . weights       mma, A = values: row = channel, contraction over tokens
 //
-// RoPE. A token's position is group_base + 4 m + offset: the queries are rotated backwards by group_base + 4 m (four
-// versions, renewed every second page), the keys forwards by offset, whose cos and sin come from a table. In a pair of
-// channels (j, j + head_dim / 2) zeros and scales are divided by a power of two, which the queries are multiplied by,
-// and so are the queries by a power of two per head: fp16 then holds numbers of at most 1 or 2, whatever the model.
+// RoPE. The channels of a step of the contraction are 8 pairs (j, j + head_dim / 2). What is done with them depends on
+// how far they turn within a page: the first half of the steps are fast, the second half slow (all are fast where
+// frequencies do not fall as usual, RopeTables::fast_steps).
+//
+// - Slow ones: keys stay as they are, the queries turn. A query rotated to token 32 + 32 u of the page is, channel by
+//   channel, a polynomial of degree 3 in u, error 2e-4 at most; its four coefficients are columns of the mma, and a
+//   token's score is a polynomial in its u, evaluated once for all steps. Columns 2 q, 2 q + 1 of the first mma are the
+//   coefficients of 1 and u of query q, those of the second u^2 and u^3: lane (g, t) holds all four of query t.
+//
+// - Fast ones: token 8 g + 2 m + r. Keys are rotated by 8 g + r, queries to the page's first token plus 2 m: columns
+//   2 q + i of the first mma are for m = i, those of the second for m = 2 + i.
+//
+// In a pair of channels zeros and scales are divided by a power of two, which the queries are multiplied by, and so are
+// the queries by a power of two per head: fp16 then holds numbers of at most 1 or 2, whatever the model.
 //
 // Weights are multiplied by the scale of their token's values and by a power of two that follows the largest such
 // scale; zeros are summed apart, in fp32.
@@ -32,15 +42,14 @@ class DenseWarp {
         slot_(warp / params.plan.heads),
         g_(lane >> 2),
         t_(lane & 3),
-        queries_(params.plan.queries),
-        query_(g_ % params.plan.queries),
         keys_(shared + params.plan.key_codes + warp * kDim * key_row()),
+        key_lane_(keys_ + t_ * key_row()),
+        query_lane_(shared + params.plan.queries + (head_ * kSteps * kBlockQueries + (g_ >> 1)) * 32 + t_ * 8),
+        range_lane_(shared + params.plan.ranges + head_ * kSteps * 64 + t_ * 16),
+        angle_lane_(shared + params.plan.angles + lane * 16),
+        ratio_lane_(shared + params.plan.ratios + ((g_ & 1) * 4 + t_) * 4),
         values_(shared + params.plan.value_codes + warp * kDim * value_row()),
-        rotated_(shared + params.plan.rotated + warp * kSteps * 2 * params.plan.queries * 64),
-        key_source_(static_cast<int>(params.page.key_parts.codes) + (share.first_head + head_) * kDim * key_row()),
-        value_source_(static_cast<int>(params.page.value_parts.codes) +
-                      (share.first_head + head_) * kDim * value_row()),
-        extra_output_(reinterpret_cast<float*>(shared + params.plan.extra_output) + warp * kDim * params.plan.queries),
+        extra_output_(reinterpret_cast<float4*>(shared + params.plan.extra_output) + warp * kValueWarps * kDim),
         key_column_(CodeLookup<kBits>::column(lane)),
         value_column_(CodeLookup<kBits>::column(lane) + 128) {}
 
@@ -48,23 +57,21 @@ class DenseWarp {
   __device__ void prefetch() {
     const int page = share_.first_page + slot_;
     if (page >= share_.end_page) return;
-    const std::uint8_t* from = page_address(page);
-    for (int half = 0; half < 2; ++half) {
-      copy_keys(from, half);
-      copy_values(from, half);
-    }
+    copy(page_address(page), kKeysFull);
+    copy(page_address(page), kValuesFull);
   }
 
-  /// Tables of this head that all its warps and the service warps read, and this warp's queries.
+  /// Tables of this head that all its warps and the service warps read.
   __device__ void prepare();
 
   __device__ void run();
 
  private:
   static constexpr int kSteps = kDim / 16;  ///< of the contraction over channels; tiles of output channels
-  static constexpr int kHalfSteps = kSteps / 2;
   static constexpr int kPairs = kDim / 2;
-  /// Loops over steps and tiles unrolled and software-pipelined. Long loop bodies and large head_dim make code that
+  static constexpr int kFastSteps = kSteps - kSteps / 2;
+  using Lookup = CodeLookup<kBits>;
+  /// Loops over steps and tiles unrolled, lookups one step ahead. Long loop bodies and large head_dim make code that
   /// does not fit the instruction cache (and nvcc 13.0's ptxas crashes on it).
   static constexpr bool kPipelined = (kBits == 2 || kBits == 3 || kBits == 4) && kSteps <= 8;
 
@@ -76,35 +83,64 @@ class DenseWarp {
     return params_.pages + share_.block_table[page] * params_.page.bytes;
   }
   __device__ const char* tail(int index) const {
-    return shared_ + params_.plan.tails + index % kTailBuffers * params_.plan.tail_bytes;
+    return shared_ + params_.plan.tails + barriers_.tail_buffer(index) * params_.plan.tail_bytes;
   }
-
-  // Halves of a page's keys: steps before and after kHalfSteps, whose rows are pairs; of its values: rows.
-  __device__ void copy_keys(const std::uint8_t* page, int half) {
-    std::uint64_t* barrier = barriers_.dense(warp_, kKeysFull + half);
-    const int bytes = 8 * (half ? kSteps - kHalfSteps : kHalfSteps) * key_row();
-    const int first = half ? 8 * kHalfSteps * key_row() : 0, second = first + kPairs * key_row();
-    const std::uint8_t* from = page + key_source_;
-    if (kBulkCopies && lane_ != 0) return;
-    copy_expect(barrier, 2 * bytes, lane_);
-    warp_copy(keys_ + first, from + first, bytes, barrier, lane_);
-    warp_copy(keys_ + second, from + second, bytes, barrier, lane_);
-    copy_commit(barrier);
-  }
-  __device__ void copy_values(const std::uint8_t* page, int half) {
-    std::uint64_t* barrier = barriers_.dense(warp_, kValuesFull + half);
-    const int bytes = 16 * (half ? kSteps - kHalfSteps : kHalfSteps) * value_row();
-    const int first = half ? 16 * kHalfSteps * value_row() : 0;
+  __device__ void copy(const std::uint8_t* page, int which) {
+    std::uint64_t* barrier = barriers_.dense(warp_, which);
+    const bool keys = which == kKeysFull;
+    const int bytes = kDim * (keys ? key_row() : value_row());
+    const std::int64_t from = (keys ? params_.page.key_parts.codes : params_.page.value_parts.codes) +
+                              static_cast<std::int64_t>(share_.first_head + head_) * bytes;
     if (kBulkCopies && lane_ != 0) return;
     copy_expect(barrier, bytes, lane_);
-    warp_copy(values_ + first, page + value_source_ + first, bytes, barrier, lane_);
+    warp_copy(keys ? keys_ : values_, page + from, bytes, barrier, lane_);
     copy_commit(barrier);
   }
 
-  __device__ void rotate_queries(int group);
+  struct StepCodes {
+    typename Lookup::Pair first, second;  ///< of a pair's two channels
+  };
+  __device__ StepCodes load_codes(int step) const {
+    const char* rows = key_lane_ + step * 8 * key_row();
+    return {Lookup::load_pair(rows, rows + 4 * key_row(), g_, key_bits()),
+            Lookup::load_pair(rows + kPairs * key_row(), rows + (kPairs + 4) * key_row(), g_, key_bits())};
+  }
+  /// Numbers of a step, [2 m + r].
+  struct StepKeys {
+    std::uint32_t first[2 * kSubTiles], second[2 * kSubTiles];
+  };
+  __device__ StepKeys look_up(const StepCodes& codes) const {
+    StepKeys keys;
+    const auto first = Lookup::key_index(codes.first), second = Lookup::key_index(codes.second);
+    Lookup::look_up_keys(first, key_column_, keys.first);
+    Lookup::look_up_keys(second, key_column_, keys.second);
+    return keys;
+  }
+  /// Times scale plus zero.
+  __device__ void denormalise(StepKeys& keys, int step) const {
+    const uint4 range = *reinterpret_cast<const uint4*>(range_lane_ + step * 64);
+#pragma unroll
+    for (int i = 0; i < 2 * kSubTiles; ++i) {
+      keys.first[i] = as_bits(__hfma2(as_half2(keys.first[i]), as_half2(range.x), as_half2(range.y)));
+      keys.second[i] = as_bits(__hfma2(as_half2(keys.second[i]), as_half2(range.z), as_half2(range.w)));
+    }
+  }
+  /// Fragment of this lane's query, rotated backwards.
+  struct RotatedQuery {
+    std::uint32_t first, second;
+  };
+  __device__ static RotatedQuery rotate_query(uint2 query, std::uint32_t cosine, std::uint32_t sine) {
+    const __half2 first = as_half2(query.x), second = as_half2(query.y);
+    return {as_bits(__hfma2(first, as_half2(cosine), __hmul2(second, as_half2(sine)))),
+            as_bits(__hfma2(second, as_half2(cosine), __hneg2(__hmul2(first, as_half2(sine)))))};
+  }
+  __device__ uint2 query_of(int step) const { return *reinterpret_cast<const uint2*>(query_lane_ + step * 128); }
+
+  __device__ void add_fast_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][4]) const;
+  __device__ void add_slow_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][2][4]) const;
   __device__ void attend_to_sinks();
-  __device__ void score(int page, float (&scores)[kSubTiles][4], unsigned parity, const std::uint8_t* next_page);
-  __device__ void weigh(int page, int index, float (&scores)[kSubTiles][4], unsigned parity);
+  __device__ void score(int index, float (&scores)[2 * kSubTiles], unsigned parity, const std::uint8_t* next_page);
+  __device__ void weigh(int page, int index, float (&scores)[2 * kSubTiles], int turn);
   __device__ void accumulate(unsigned parity, const std::uint8_t* next_page);
   __device__ void write_partial();
 
@@ -113,200 +149,168 @@ class DenseWarp {
   char* shared_;
   Barriers barriers_;
   int warp_, lane_, head_, slot_, g_, t_;
-  int queries_, query_;  ///< how many, padded; the one of this lane as column g of a B fragment
-  char *keys_, *values_, *rotated_;
-  int key_source_, value_source_;  ///< where this head's codes begin in a page
-  float* extra_output_;
+  char* keys_;
+  /// Where this lane finds what it needs of step 0.
+  const char *key_lane_, *query_lane_, *range_lane_, *angle_lane_, *ratio_lane_;
+  char* values_;
+  float4* extra_output_;
   std::uint32_t key_column_, value_column_;
 
-  std::uint32_t query_pairs_[kSteps][2];  ///< unrotated, fp16: channels (j, j + 4) and their partners
-  float unit0_ = 1.0f, unit1_ = 1.0f;     ///< of the scores in this lane's two columns
-  float correction_unit_ = 1.0f;
+  // Query t of the block's four is this lane's.
+  float unit_ = 1.0f;  ///< of its scores
   float output_[kSteps][4] = {};
-  float largest0_ = -1e30f, largest1_ = -1e30f;  ///< what the exponents of the weights are taken from
-  float sum0_ = 0.0f, sum1_ = 0.0f, zeros0_ = 0.0f, zeros1_ = 0.0f;
+  float largest_ = -1e30f;  ///< what the exponents of its weights are taken from
+  float sum_ = 0.0f, zeros_ = 0.0f;
   std::uint32_t value_scale_bits_ = 0;  ///< largest scale of a value token so far, fp16 bits
   float weight_unit_ = 1.0f;
   std::uint32_t weights_[kSubTiles][2];
 };
 
 template <int kBits, int kDim>
-__device__ void DenseWarp<kBits, kDim>::rotate_queries(int group) {
-  // Lanes whose query is a copy of another's take the other versions.
-  const int copies = 8 / queries_;
-  __syncwarp();
-#pragma unroll 1
-  for (int versions = g_ / queries_; versions < 2; versions += copies) {
-    const uint2* angles =
-        reinterpret_cast<const uint2*>(params_.base_angles) + ((group * kSubTiles + 2 * versions) * kSteps) * 4 + t_;
+__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_fast_step(StepKeys keys, const char* base, int step,
+                                                                      float (&sums)[kSubTiles][4]) const {
+  const uint4 turned = *reinterpret_cast<const uint4*>(base + step * 128);
+  const uint4 angle = *reinterpret_cast<const uint4*>(angle_lane_ + step * 512);
+  const uint2 query = query_of(step);
+  denormalise(keys, step);
+  const RotatedQuery lower = rotate_query(query, turned.x, turned.y), upper = rotate_query(query, turned.z, turned.w);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const __half2 first = as_half2(query_pairs_[step][0]), second = as_half2(query_pairs_[step][1]);
-      const auto rotate = [&](uint2 angle, std::uint32_t& a, std::uint32_t& b) {
-        const __half2 cosine = as_half2(angle.x), sine = as_half2(angle.y);
-        a = as_bits(__hfma2(first, cosine, __hmul2(second, sine)));
-        b = as_bits(__hfma2(second, cosine, __hneg2(__hmul2(first, sine))));
-      };
-      uint4 result;
-      rotate(__ldg(angles + step * 4), result.x, result.y);
-      rotate(__ldg(angles + (kSteps + step) * 4), result.z, result.w);
-      reinterpret_cast<uint4*>(rotated_)[((step * 2 + versions) * queries_ + query_) * 4 + t_] = result;
-    }
+  for (int i = 0; i < 2 * kSubTiles; ++i) {
+    const __half2 cosine = as_half2(i & 1 ? angle.z : angle.x), sine = as_half2(i & 1 ? angle.w : angle.y);
+    const __half2 a = as_half2(keys.first[i]), b = as_half2(keys.second[i]);
+    keys.first[i] = as_bits(__hfma2(a, cosine, __hneg2(__hmul2(b, sine))));
+    keys.second[i] = as_bits(__hfma2(b, cosine, __hmul2(a, sine)));
   }
-  // The next ones, in time for their use.
-  if (static_cast<std::int64_t>(group + 2) * kGroupPages * layout::kPageTokens <= params_.angles_end) {
-    const auto* next = reinterpret_cast<const char*>(params_.base_angles) + (group + 1) * kSubTiles * kSteps * 32;
-    if (lane_ * 128 < kSubTiles * kSteps * 32) asm volatile("prefetch.global.L1 [%0];" ::"l"(next + lane_ * 128));
-  }
-  __syncwarp();
-}
-
-template <int kBits, int kDim>
-__device__ void DenseWarp<kBits, kDim>::score(int page, float (&scores)[kSubTiles][4], unsigned parity,
-                                              const std::uint8_t* next_page) {
-  using Lookup = CodeLookup<kBits>;
-  const auto* angles =
-      reinterpret_cast<const uint4*>(shared_ + params_.plan.angles) + (page % kGroupPages) * kSteps * 32 + lane_;
-  const auto* ranges = reinterpret_cast<const uint4*>(shared_ + params_.plan.ranges) + head_ * kSteps * 4 + t_;
-  const auto* rotated = reinterpret_cast<const uint4*>(rotated_) + query_ * 4 + t_;
-  const char* row = keys_ + t_ * key_row();
-  barrier_wait(barriers_.dense(warp_, kKeysFull), parity);
-  barrier_wait(barriers_.dense(warp_, kKeysFull + 1), parity);
-
-  // In flight at any time: the codes of the step after next, the lookups of the next, the arithmetic of this one.
-  struct Codes {
-    typename Lookup::Index first, second;
-  };
-  struct Numbers {
-    std::uint32_t a[2 * kSubTiles], b[2 * kSubTiles];  ///< [m][r]
-  };
-  const auto load_codes = [&](int step) {
-    const char* rows = row + 8 * step * key_row();
-    return Codes{Lookup::key_index(rows, rows + 4 * key_row(), g_, key_bits()),
-                 Lookup::key_index(rows + kPairs * key_row(), rows + (kPairs + 4) * key_row(), g_, key_bits())};
-  };
-  const auto look_up = [&](const Codes& codes) {
-    Numbers numbers;
-#pragma unroll
-    for (int m = 0; m < kSubTiles; ++m) {
-      Lookup::look_up(codes.first, m, key_column_, numbers.a[2 * m], numbers.a[2 * m + 1]);
-      Lookup::look_up(codes.second, m, key_column_, numbers.b[2 * m], numbers.b[2 * m + 1]);
-    }
-    return numbers;
-  };
-  Numbers next;
-  Codes codes;
-  if constexpr (kPipelined) {
-    next = look_up(load_codes(0));
-    codes = load_codes(1);
-  }
-#pragma unroll(kPipelined ? kSteps : 1)
-  for (int step = 0; step < kSteps; ++step) {
-    Numbers now = kPipelined ? next : look_up(load_codes(step));
-    const uint4 range = ranges[step * 4], angle = angles[step * 32];
-    uint4 query[2];
-#pragma unroll
-    for (int two = 0; two < 2; ++two) query[two] = rotated[(step * 2 + two) * queries_ * 4];
-    if constexpr (kPipelined) {
-      if (step + 1 < kSteps) next = look_up(codes);
-      if (step + 2 < kSteps) codes = load_codes(step + 2);
-    }
-    std::uint32_t across[2 * kSubTiles], along[2 * kSubTiles];
-#pragma unroll
-    for (int i = 0; i < 2 * kSubTiles; ++i) {
-      now.a[i] = as_bits(__hfma2(as_half2(now.a[i]), as_half2(range.x), as_half2(range.y)));
-      now.b[i] = as_bits(__hfma2(as_half2(now.b[i]), as_half2(range.z), as_half2(range.w)));
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * kSubTiles; ++i) {
-      const __half2 sine = as_half2(i & 1 ? angle.w : angle.y);
-      across[i] = as_bits(__hmul2(as_half2(now.b[i]), sine));
-      along[i] = as_bits(__hmul2(as_half2(now.a[i]), sine));
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * kSubTiles; ++i) {
-      const __half2 cosine = as_half2(i & 1 ? angle.z : angle.x);
-      now.a[i] = as_bits(__hfma2(as_half2(now.a[i]), cosine, __hneg2(as_half2(across[i]))));
-      now.b[i] = as_bits(__hfma2(as_half2(now.b[i]), cosine, as_half2(along[i])));
-    }
-#pragma unroll
-    for (int m = 0; m < kSubTiles; ++m) {
-      const uint4 both = query[m >> 1];
-      multiply_add(scores[m], now.a[2 * m], now.a[2 * m + 1], now.b[2 * m], now.b[2 * m + 1], m & 1 ? both.z : both.x,
-                   m & 1 ? both.w : both.y);
-    }
-    // All codes before those of two steps ahead have been read.
-    if (step == kHalfSteps - 1 || step == kSteps - 1) {
-      __syncwarp();
-      if (next_page != nullptr) copy_keys(next_page, step == kSteps - 1);
-    }
-  }
-}
-
-template <int kBits, int kDim>
-__device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&scores)[kSubTiles][4], unsigned parity) {
-  const int column = 2 * t_ % queries_;
 #pragma unroll
   for (int m = 0; m < kSubTiles; ++m) {
-    scores[m][0] *= unit0_, scores[m][2] *= unit0_;
-    scores[m][1] *= unit1_, scores[m][3] *= unit1_;
+    const RotatedQuery& rotated = m < 2 ? lower : upper;
+    multiply_add(sums[m], keys.first[2 * m], keys.first[2 * m + 1], keys.second[2 * m], keys.second[2 * m + 1],
+                 rotated.first, rotated.second);
   }
-  if (params_.page.key.varying_outliers) {
-    barrier_wait(barriers_.dense(warp_, kCorrectionsFull), parity);
-    const auto* corrections = reinterpret_cast<const float2*>(shared_ + params_.plan.corrections) +
-                              (warp_ * (queries_ >> 1) + (column >> 1)) * kPlane;
-#pragma unroll
-    for (int m = 0; m < kSubTiles; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float2 more = corrections[swizzled(token_of(g_, 0, 0)) ^ (4 * m + 2 * r)];
-        scores[m][2 * r] += more.x;
-        scores[m][2 * r + 1] += more.y;
-      }
-    }
-    barrier_arrive(barriers_.dense(warp_, kCorrectionsEmpty));
-  }
-  const int begin = params_.sinks - page * layout::kPageTokens, end = share_.length - page * layout::kPageTokens;
-  if (begin > 0 || end < layout::kPageTokens) {
-#pragma unroll
-    for (int m = 0; m < kSubTiles; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int token = token_of(g_, m, r);
-        if (token < begin || token >= end) scores[m][2 * r] = scores[m][2 * r + 1] = -INFINITY;
-      }
-    }
-  }
+}
 
-  barrier_wait(barriers_.tail(index % kTailBuffers, kTailFull), index / kTailBuffers & 1);
-  const auto* value_ranges = reinterpret_cast<const std::uint32_t*>(
-      tail(index) + (params_.page.value_parts.ranges - params_.page.key_parts.ranges));
-  std::uint32_t range[kSubTiles][2], largest_scale = 0;
-  float highest0 = -INFINITY, highest1 = -INFINITY;
+template <int kBits, int kDim>
+__device__ __forceinline__ void DenseWarp<kBits, kDim>::add_slow_step(StepKeys keys, const char* base, int step,
+                                                                      float (&sums)[kSubTiles][2][4]) const {
+  const uint2 turned = *reinterpret_cast<const uint2*>(base + step * 128);
+  const __half2 ratio = as_half2(*reinterpret_cast<const std::uint32_t*>(ratio_lane_ + step * 32));
+  const uint2 query = query_of(step);
+  denormalise(keys, step);
+  const RotatedQuery low = rotate_query(query, turned.x, turned.y);
+  const RotatedQuery high = {as_bits(__hmul2(as_half2(low.first), ratio)),
+                             as_bits(__hmul2(as_half2(low.second), ratio))};
+#pragma unroll
+  for (int m = 0; m < kSubTiles; ++m) {
+    const auto add = [&](float(&sum)[4], const RotatedQuery& rotated) {
+      multiply_add(sum, keys.first[2 * m], keys.first[2 * m + 1], keys.second[2 * m], keys.second[2 * m + 1],
+                   rotated.first, rotated.second);
+    };
+    add(sums[m][0], low);
+    add(sums[m][1], high);
+  }
+}
+
+template <int kBits, int kDim>
+__device__ void DenseWarp<kBits, kDim>::score(int index, float (&scores)[2 * kSubTiles], unsigned parity,
+                                              const std::uint8_t* next_page) {
+  barriers_.wait_for_tail(index, kTailFull);
+  barrier_wait(barriers_.dense(warp_, kKeysFull), parity);
+  const char* base =
+      shared_ + params_.plan.base_angles + barriers_.tail_buffer(index) * kSteps * 128 + (g_ & 1) * 64 + t_ * 16;
+  float fast[kSubTiles][4] = {}, sums[kSubTiles][2][4] = {};
+  if (params_.fast_steps == kFastSteps) {
+    // In flight: the codes of the step after next, the lookups of the next, the arithmetic of this one.
+    StepCodes codes = load_codes(0);
+    StepKeys next;
+    if constexpr (kPipelined) {
+      next = look_up(codes);
+      codes = load_codes(1);
+    }
+#pragma unroll(kPipelined ? kFastSteps : 1)
+    for (int step = 0; step < kFastSteps; ++step) {
+      const StepKeys now = kPipelined ? next : look_up(load_codes(step));
+      if constexpr (kPipelined) {
+        next = look_up(codes);
+        if (step + 2 < kSteps) codes = load_codes(step + 2);
+      }
+      add_fast_step(now, base, step, fast);
+    }
+#pragma unroll(kPipelined ? kSteps - kFastSteps : 1)
+    for (int step = kFastSteps; step < kSteps; ++step) {
+      const StepKeys now = kPipelined ? next : look_up(load_codes(step));
+      if (kPipelined && step + 1 < kSteps) {
+        next = look_up(codes);
+        if (step + 2 < kSteps) codes = load_codes(step + 2);
+      }
+      add_slow_step(now, base, step, sums);
+    }
+  } else {
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) add_fast_step(look_up(load_codes(step)), base, step, fast);
+  }
+  __syncwarp();
+  if (next_page != nullptr) copy(next_page, kKeysFull);
+  const float first = static_cast<float>(g_ - 4) * 0.25f;
 #pragma unroll
   for (int m = 0; m < kSubTiles; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      range[m][r] = value_ranges[token_of(g_, m, r)];
-      largest_scale = max(largest_scale, range[m][r] >> 16);
-      highest0 = fmaxf(highest0, scores[m][2 * r]);
-      highest1 = fmaxf(highest1, scores[m][2 * r + 1]);
+      const float u = first + static_cast<float>(2 * m + r) / 32.0f;
+      const float linear = fmaf(sums[m][1][2 * r + 1], u, sums[m][1][2 * r]);
+      scores[2 * m + r] = fmaf(fmaf(linear, u, sums[m][0][2 * r + 1]), u, sums[m][0][2 * r]) + fast[m][2 * r + (m & 1)];
     }
   }
-  // A score above the reference by less than 2^8 leaves it as it is: rescaling is rare.
-  largest_scale = __reduce_max_sync(~0u, largest_scale);
-  const bool rescale =
-      __any_sync(~0u, highest0 > largest0_ + 8.0f || highest1 > largest1_ + 8.0f) || largest_scale > value_scale_bits_;
-  float fade0 = 1.0f, fade1 = 1.0f;
-  if (rescale) {
-    for (int step = 4; step < 32; step <<= 1) {
-      highest0 = fmaxf(highest0, __shfl_xor_sync(~0u, highest0, step));
-      highest1 = fmaxf(highest1, __shfl_xor_sync(~0u, highest1, step));
+}
+
+template <int kBits, int kDim>
+__device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&scores)[2 * kSubTiles], int turn) {
+  constexpr int kTokens = 2 * kSubTiles;  // 8 g + i of this lane
+  const int buffer = turn % kCorrectionBuffers;
+  char* own = shared_ + params_.plan.corrections +
+              (buffer * params_.plan.dense_warps() + warp_) * params_.plan.correction_bytes;
+  if (params_.page.key.varying_outliers) {
+    barrier_wait(barriers_.slot(slot_, kCorrectionsFull + buffer), turn / kCorrectionBuffers & 1);
+    const auto* corrections = reinterpret_cast<const float*>(own) + correction_cell(8 * g_) * kBlockQueries + t_;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) scores[i] = fmaf(scores[i], unit_, corrections[i * kBlockQueries]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) scores[i] *= unit_;
+  }
+  const int begin = params_.sinks - page * layout::kPageTokens, end = share_.length - page * layout::kPageTokens;
+  if (begin > 0 || end < layout::kPageTokens) {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      if (8 * g_ + i < begin || 8 * g_ + i >= end) scores[i] = -INFINITY;
     }
-    highest0 = fmaxf(highest0, largest0_), highest1 = fmaxf(highest1, largest1_);
-    fade0 = exp2_fast(largest0_ - highest0), fade1 = exp2_fast(largest1_ - highest1);
-    largest0_ = highest0, largest1_ = highest1;
-    sum0_ *= fade0, sum1_ *= fade1, zeros0_ *= fade0, zeros1_ *= fade1;
+  }
+
+  const auto* value_ranges =
+      reinterpret_cast<const uint4*>(tail(index) + (params_.page.value_parts.ranges - params_.page.key_parts.ranges)) +
+      2 * g_;
+  std::uint32_t range[kTokens];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint4 four = value_ranges[half];
+    range[4 * half] = four.x, range[4 * half + 1] = four.y, range[4 * half + 2] = four.z, range[4 * half + 3] = four.w;
+  }
+  std::uint32_t largest_scale = 0;
+  float highest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    largest_scale = max(largest_scale, range[i] >> 16);
+    highest = fmaxf(highest, scores[i]);
+  }
+  // A score above the reference by less than 2^8 leaves it as it is: rescaling is rare.
+  const bool rescale = __any_sync(~0u, highest > largest_ + 8.0f || largest_scale > value_scale_bits_);
+  float fade = 1.0f;
+  if (rescale) {
+    for (int step = 4; step < 32; step <<= 1) highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, step));
+    largest_scale = __reduce_max_sync(~0u, largest_scale);
+    highest = fmaxf(highest, largest_);
+    fade = exp2_fast(largest_ - highest);
+    largest_ = highest;
+    sum_ *= fade, zeros_ *= fade;
     float unit_fade = 1.0f;
     if (largest_scale > value_scale_bits_) {
       value_scale_bits_ = largest_scale;
@@ -316,49 +320,65 @@ __device__ void DenseWarp<kBits, kDim>::weigh(int page, int index, float (&score
       unit_fade = unit / weight_unit_;
       weight_unit_ = unit;
     }
+    const float fade0 = __shfl_sync(~0u, fade, 2 * t_ & 3) * unit_fade;
+    const float fade1 = __shfl_sync(~0u, fade, (2 * t_ & 3) + 1) * unit_fade;
 #pragma unroll
     for (int tile = 0; tile < kSteps; ++tile) {
-      output_[tile][0] *= fade0 * unit_fade, output_[tile][2] *= fade0 * unit_fade;
-      output_[tile][1] *= fade1 * unit_fade, output_[tile][3] *= fade1 * unit_fade;
+      output_[tile][0] *= fade0, output_[tile][2] *= fade0;
+      output_[tile][1] *= fade1, output_[tile][3] *= fade1;
     }
   }
   const bool shares_weights = params_.page.value.outliers_per_end > 0;
-  if (shares_weights) barrier_wait(barriers_.dense(warp_, kWeightsEmpty), parity ^ 1);
   if (rescale) {
-    for (int query = 0; query < queries_; ++query) {
-      const float fade = __shfl_sync(~0u, query & 1 ? fade1 : fade0, query >> 1);
-      for (int channel = lane_; channel < kDim; channel += 32) extra_output_[channel * queries_ + query] *= fade;
+    if (shares_weights) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
+    const float fades[4] = {__shfl_sync(~0u, fade, 0), __shfl_sync(~0u, fade, 1), __shfl_sync(~0u, fade, 2),
+                            __shfl_sync(~0u, fade, 3)};
+    for (int channel = lane_; channel < kValueWarps * kDim; channel += 32) {
+      float4& sum = extra_output_[channel];
+      sum.x *= fades[0], sum.y *= fades[1], sum.z *= fades[2], sum.w *= fades[3];
     }
   }
 
-  // Lanes whose columns are copies of others' write what those write.
-  auto* shared_weights = reinterpret_cast<std::uint32_t*>(shared_ + params_.plan.weights) +
-                         (warp_ * (queries_ >> 1) + (column >> 1)) * kPlane;
+  float weight[kTokens];
+  std::uint32_t plain[kSubTiles], scaled[kSubTiles];
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    weight[i] = exp2_fast(scores[i] - largest_);
+    sum_ += weight[i];
+    zeros_ += weight[i] * low_float(range[i]);
+  }
 #pragma unroll
   for (int m = 0; m < kSubTiles; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float weight0 = exp2_fast(scores[m][2 * r] - largest0_),
-                  weight1 = exp2_fast(scores[m][2 * r + 1] - largest1_);
-      const float zero = low_float(range[m][r]), scale = high_float(range[m][r]) * weight_unit_;
-      sum0_ += weight0, sum1_ += weight1;
-      zeros0_ += weight0 * zero, zeros1_ += weight1 * zero;
-      weights_[m][r] = transpose_8x8(pack_halves(weight0 * scale, weight1 * scale));
-      if (shares_weights) {
-        shared_weights[swizzled(token_of(g_, 0, 0)) ^ (4 * m + 2 * r)] = pack_halves(weight0, weight1);
-      }
-    }
+    plain[m] = pack_halves(weight[2 * m], weight[2 * m + 1]);
+    scaled[m] = pack_halves(weight[2 * m] * (high_float(range[2 * m]) * weight_unit_),
+                            weight[2 * m + 1] * (high_float(range[2 * m + 1]) * weight_unit_));
   }
-  if (shares_weights) barrier_arrive(barriers_.dense(warp_, kWeightsFull));
-  barrier_arrive(barriers_.tail(index % kTailBuffers, kTailEmpty));
+  __syncwarp();
+  *reinterpret_cast<uint4*>(own + t_ * kOwnWeightStride + g_ * 16) = {scaled[0], scaled[1], scaled[2], scaled[3]};
+  if (shares_weights) {
+    barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
+    char* shares = shared_ + params_.plan.weights + warp_ * kWeightBytes;
+    *reinterpret_cast<uint4*>(shares + t_ * kWeightStride + g_ * 16) = {plain[0], plain[1], plain[2], plain[3]};
+    barrier_arrive(barriers_.slot(slot_, kWeightsFull));
+  }
+  barrier_arrive(barriers_.tail(index, kTailEmpty));
+  // Column g of the weights' fragments is query g % 4; a lane needs 16 neighbouring tokens.
+  __syncwarp();
+  const auto* from = reinterpret_cast<const uint4*>(own + (g_ & 3) * kOwnWeightStride + t_ * 32);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint4 words = from[half];
+    weights_[2 * half][0] = words.x, weights_[2 * half][1] = words.y;
+    weights_[2 * half + 1][0] = words.z, weights_[2 * half + 1][1] = words.w;
+  }
+  if (params_.page.key.varying_outliers) barrier_arrive(barriers_.slot(slot_, kCorrectionsEmpty + buffer));
 }
 
 template <int kBits, int kDim>
 __device__ void DenseWarp<kBits, kDim>::accumulate(unsigned parity, const std::uint8_t* next_page) {
-  using Lookup = CodeLookup<kBits>;
   const char* row = values_ + g_ * value_row();
   struct Numbers {
-    std::uint32_t upper[2 * kSubTiles], lower[2 * kSubTiles];  ///< [m][r]
+    std::uint32_t upper[2 * kSubTiles], lower[2 * kSubTiles];  ///< [m][b]
   };
   const auto look_up = [&](int tile) {
     const char* rows = row + 16 * tile * value_row();
@@ -373,7 +393,6 @@ __device__ void DenseWarp<kBits, kDim>::accumulate(unsigned parity, const std::u
     return numbers;
   };
   barrier_wait(barriers_.dense(warp_, kValuesFull), parity);
-  barrier_wait(barriers_.dense(warp_, kValuesFull + 1), parity);
   Numbers next;
   if constexpr (kPipelined) next = look_up(0);
 #pragma unroll
@@ -385,32 +404,25 @@ __device__ void DenseWarp<kBits, kDim>::accumulate(unsigned parity, const std::u
       multiply_add(output_[tile], now.upper[2 * m], now.lower[2 * m], now.upper[2 * m + 1], now.lower[2 * m + 1],
                    weights_[m][0], weights_[m][1]);
     }
-    if (tile == kHalfSteps - 1 || tile == kSteps - 1) {
-      __syncwarp();
-      if (next_page != nullptr) copy_values(next_page, tile == kSteps - 1);
-    }
   }
+  __syncwarp();
+  if (next_page != nullptr) copy(next_page, kValuesFull);
 }
 
 template <int kBits, int kDim>
 __device__ void DenseWarp<kBits, kDim>::run() {
   if (slot_ == 0 && blockIdx.x == 0 && params_.sinks > 0) attend_to_sinks();
-  int group = -1;
-  unsigned parity = 0;
+  int turn = 0;
   for (int page = share_.first_page + slot_; page < share_.end_page; page += params_.plan.pages_in_flight) {
     const int next = page + params_.plan.pages_in_flight;
     const std::uint8_t* next_page = next < share_.end_page ? page_address(next) : nullptr;
-    if (page / kGroupPages != group) {
-      group = page / kGroupPages;
-      rotate_queries(group);
-    }
-    float scores[kSubTiles][4] = {};
-    score(page, scores, parity, next_page);
-    weigh(page, page - share_.first_page, scores, parity);
-    accumulate(parity, next_page);
-    parity ^= 1;
+    float scores[2 * kSubTiles];
+    score(page - share_.first_page, scores, turn & 1, next_page);
+    weigh(page, page - share_.first_page, scores, turn);
+    accumulate(turn & 1, next_page);
+    ++turn;
   }
-  if (params_.page.value.outliers_per_end > 0) barrier_wait(barriers_.dense(warp_, kWeightsEmpty), parity ^ 1);
+  if (params_.page.value.outliers_per_end > 0) barrier_wait(barriers_.slot(slot_, kWeightsEmpty), (turn & 1) ^ 1);
   __syncwarp();
   write_partial();
 }

@@ -98,6 +98,20 @@ __device__ __forceinline__ void copy_commit(std::uint64_t* barrier) {
 #endif
 }
 
+/// The kernel that follows in the stream may be set up from now on, if it was launched to.
+__device__ __forceinline__ void allow_next_kernel() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// Until the kernel before has ended and its results are there.
+__device__ __forceinline__ void wait_for_kernel_before() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /// c += a * b: a 16 x 16 fp16 by rows, b 16 x 8 fp16 by columns, c 16 x 8 fp32.
 __device__ __forceinline__ void multiply_add(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
                                              std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {

@@ -134,6 +134,18 @@ TEST_CASE("Decode attention survives degenerate and extreme data", "[gpu]") {
   }
 }
 
+TEST_CASE("Decode attention takes frequencies that are all high, or all zero", "[gpu]") {
+  if (skipped()) return;
+  for (const double theta : {2.0, 100.0, 1e300}) {
+    for (const int head_dim : {64, 80, 128}) {
+      CacheRecipe recipe;
+      recipe.theta = theta, recipe.head_dim = head_dim;
+      recipe.lengths = {130, 64};
+      check(recipe);
+    }
+  }
+}
+
 TEST_CASE("Decode attention keeps exact angles at 128K tokens", "[gpu][slow]") {
   if (skipped()) return;
   CacheRecipe recipe;
