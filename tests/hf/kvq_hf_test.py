@@ -7,6 +7,7 @@ reads with sense (KVQ_HF_TEXT); else a tiny model of the tests. Prints "kvq test
 """
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -78,6 +79,8 @@ def main():
         text = pathlib.Path(os.environ.get("KVQ_HF_TEXT") or "none")
         if not model.exists() or not text.exists():
             skip("KVQ_HF_MODEL or KVQ_HF_TEXT names nothing")
+        if model.suffix == ".gguf" and not importlib.util.find_spec("accelerate"):
+            skip("accelerate, which transformers loads GGUF files with, is not there")
         seqlen, windows, samples = 512, 2, 2
     else:
         model, text = options.source / "tests/data/tiny/gqa-untied/hf", None
