@@ -305,7 +305,7 @@ ReportDocument read_report(const std::filesystem::path& path) {
   if (!file) fail(ErrorKind::Input, fmt::format("{}: cannot be read", name));
   std::ostringstream read;
   read << file.rdbuf();  // sets a bit where an iterator would throw
-  if (!read) fail(ErrorKind::Input, fmt::format("{}: is empty or cannot be read", name));
+  if (!read) fail(ErrorKind::Format, fmt::format("{}: is no JSON: it is empty or cannot be read", name));
   const std::string content = std::move(read).str();
   const Json json = Json::parse(content, nullptr, false);
   if (json.is_discarded())

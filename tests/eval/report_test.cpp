@@ -57,7 +57,8 @@ TEST_CASE("The JSON report has the keys of the command-line contract, and the do
   const json report = json::parse(perplexity_json(kSubject, example()));
   CHECK(keys(report) == std::set<std::string>{"kvq_report", "producer", "model", "model_sha256", "tokenizer_sha256",
                                               "dtype", "bos", "text", "text_sha256", "tokens", "seqlen", "windows",
-                                              "position_edges", "results", "seconds", "command", "settings"});
+                                              "prompt", "judge_from", "position_edges", "results", "seconds", "command",
+                                              "settings"});
   const std::set<std::string> contract = {
       "name", "nll",          "ppl",          "delta_nll",        "delta_nll_se", "kl_mean",   "kl_p99",
       "top1", "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes",  "window_nll"};

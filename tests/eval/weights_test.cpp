@@ -116,7 +116,8 @@ TEST_CASE("Rows with other weights are those of the other model, measured agains
     hidden.push_back(state);
   }
   double kl = 0;
-  for (const float value : compare_window(model, hidden, windows[0].ids)[1].kl) kl += value / 63.0;
+  const auto comparisons = compare_window(model, hidden, windows[0].ids);
+  for (const float value : comparisons[1].kl) kl += value / 63.0;
   CHECK(report.results[2].window_kl[0] == Approx(kl).epsilon(1e-5));
   CHECK(report.results[2].delta_nll == Approx(report.results[2].nll - report.results[0].nll).epsilon(1e-9));
 

@@ -41,6 +41,7 @@ class Setup {
       recipe.range = is_key ? RangeKind::Static : RangeKind::Online;
       recipe.outliers = p.outliers;
       recipe.cap = is_key ? p.cap : 0.0;
+      recipe.share = p.own_books ? Share::Head : Share::Layer;
       quantizer.kv_heads = p.kv_heads, quantizer.head_dim = p.head_dim;
       quantizer.exponent = p.exponent;
       for (int book = 0; book < (p.own_books ? p.kv_heads : 1); ++book) {
