@@ -15,8 +15,8 @@ TEST_CASE("Magnitudes over query heads serve plain Fisher weights, and nothing t
     write_small_calibration(folder / "c.h5", nullptr, std::string(64, 'a'), mode);
     const CalibrationReader calibration(folder / "c.h5");
     CHECK(calibration.header().query_heads == mode);
-    for (const char* recipe : {"nuq3", "nuq2:share=head,qnorm", "int4:rope=post,weights=none",
-                               "nuq2:weights=none,rope=post", "q4_0", "nuq3:clip=0.9"}) {
+    for (const char* recipe :
+         {"nuq3", "nuq2:share=head,qnorm", "nuq2:weights=none,rope=post", "fp8", "nuq3:clip=0.9"}) {
       INFO(recipe);
       CHECK_NOTHROW(check_fit(calibration, nullptr, {parse_recipe(recipe)}));
     }

@@ -50,7 +50,8 @@ TEST_CASE("Recipes with feedback keep their meaning through the short form") {
   }
   CHECK(short_form(parse_recipe("kvq2:sink=4")) == "kvq2:sink=4");
   // Words that change a preset are said as changes.
-  for (const std::string text : {"kvq4:icm=16", "kvq2:rotate=none", "kvq2:recent=64", "kvq3:rotate=none,damp=10%", "kvq2:icm=0"})
+  for (const std::string text :
+       {"kvq4:icm=16", "kvq2:rotate=none", "kvq2:recent=64", "kvq3:damp=10%,rotate=none", "kvq2:icm=0"})
     CHECK(short_form(parse_recipe(text)) == text);
   CHECK(short_form(parse_recipe("kvq2:feedback,levels=5,rotate=hadamard")) == "kvq2");
   CHECK(short_form(parse_recipe("nuq2-1%:feedback,icm=2")) == "nuq2-1%:feedback,icm=2");
