@@ -3,7 +3,10 @@
 
 usage: kvq_hf_test.py --bin FOLDER --source FOLDER [--large] [--recipe R …]
 --large: SmolLM2-135M (KVQ_HF_MODEL: its Hugging Face folder, or KVQ_TEST_MODEL: its GGUF file) on a text that the model
-reads with sense (KVQ_HF_TEXT); else a tiny model of the tests. Prints "kvq test skipped: …" where something is missing.
+reads with sense (KVQ_HF_TEXT), quantized in the layers of LAYERS only; else all of a tiny model of the tests. In a deep model
+one code that falls to the other side of a boundary changes all later layers: noise of 1e-7 in one norm of SmolLM2 moves the
+loss of 160 tokens under nuq3-1% by 0.02, which hides what is compared here. Prints "kvq test skipped: …" where something is
+missing.
 """
 import argparse
 import contextlib
@@ -36,9 +39,20 @@ K=nuq3-1%:recent=24/V=nuq2:recent=8,flush=4  nuq2-1%:flush=16,recent=3,sink=2  K
 kvq2:recent=16  nuq2-1%:feedback,recent=20,flush=5  nf2-1%:rope=post,recent=10
 fp8  K=fp8:recent=10,sink=2/V=nuq2:sink=2
 """.split()
+LAYERS = [0, 15]
 BLOCKS = "q4_0  q8_0  K=q4_0:recent=10,sink=2/V=q8_0:flush=16,sink=2".split()  # head dimensions that are multiples of 32
 # With --large, those that are run token by token, too; of the tiny model all but the oracles.
 CACHED = ["nuq3-1%", "kivi2", "K=nuq3-1%:recent=24/V=nuq2:recent=8,flush=4", "K=nuq2-1%:key=channel-group,group=16,recent=5,flush=32/V=int2"]
+
+
+class AsItIs:
+    """Side of a layer that is not quantized."""
+
+    def __init__(self, side):
+        self.heads, self.head_dim, self.waits, self.axis, self.rope, self.settled = side.heads, side.head_dim, False, "token", None, lambda tokens: tokens
+
+    def __call__(self, x, first):
+        return x
 
 
 def skip(reason):
@@ -81,7 +95,7 @@ def main():
             skip("KVQ_HF_MODEL or KVQ_HF_TEXT names nothing")
         if model.suffix == ".gguf" and not importlib.util.find_spec("accelerate"):
             skip("accelerate, which transformers loads GGUF files with, is not there")
-        seqlen, windows, samples = 512, 2, 2
+        seqlen, windows, samples = 288, 1, 2
     else:
         model, text = options.source / "tests/data/tiny/gqa-untied/hf", None
         seqlen, windows, samples = 64, 5, 4
@@ -109,9 +123,17 @@ def main():
         tool("kvq-fit", "--calib", folder / "c.h5", "--thresholds", folder / "t.h5", *recipes, "-o", folder / "q")
         files = sorted((folder / "q").glob("*.h5"))
         assert len(files) == len(asked), files
+        only = ["--only-layers", ",".join(map(str, LAYERS))] if options.large else []
         quantizers = [word for file in files for word in ("--quantizer", file)]
         report = json.loads(tool("kvq-eval", "perplexity", "--model", model, "--text", folder / "text.txt", "--seqlen", seqlen, "--max-windows", windows,
-                                 *quantizers, "--bos", "never", "--json"))
+                                 *quantizers, *only, "--bos", "never", "--json"))
+
+        def read(file):
+            quantizer = kvq_hf.Quantizer(file)
+            for layer, sides in enumerate(quantizer.layers):
+                if options.large and layer not in LAYERS:
+                    quantizer.layers[layer] = {name: AsItIs(side) for name, side in sides.items()}
+            return quantizer
 
         place = {"pretrained_model_name_or_path": str(model)}
         if model.suffix == ".gguf":
@@ -129,8 +151,8 @@ def main():
         failures = 0
         for file, row in zip([None, *files], report["results"]):
             try:
-                quantizer = kvq_hf.Quantizer(file) if file else None
-                assert file is None or quantizer.name == row["name"], (quantizer.name, row["name"])
+                quantizer = read(file) if file else None
+                assert file is None or row["name"].split(" [layer")[0] == quantizer.name, row["name"]
                 with quantizer.attached(network) if file else contextlib.nullcontext():
                     losses = [kvq_hf.window_nll(network, window) for window in ids]
             except Exception:  # the other recipes are of interest nevertheless
@@ -144,11 +166,11 @@ def main():
 
         # With a cache, in chunks and token by token, queries see what they see in one pass; and so they do in a batch.
         for file in files:
-            quantizer = kvq_hf.Quantizer(file)
+            quantizer = read(file)
             if "range=window" in quantizer.name or options.large and quantizer.name not in CACHED:
                 continue
             with torch.inference_mode(), quantizer.attached(network):
-                window = ids[:2, : 144 if options.large else 60]
+                window = ids.reshape(-1, 144)[:2] if options.large else ids[:2, :60]
                 at_once = torch.cat([network(one[None]).logits for one in window])
                 cache, pieces = None, []
                 for chunk in window.split([window.shape[1] - 24, *[1] * 12, 7, 5], dim=1):
