@@ -2,13 +2,12 @@
 // Which tokens of one layer a simulated cache keeps, and attention over them. One pass over many queries gives what a
 // token-by-token decode loop gives, however the tokens are cut into calls:
 //
-//   first-recent, h2o   a token is appended, then what exceeds the budget goes, then its query is answered: query t
-//   sees
-//                       at most eviction_budget(t + 1) tokens, itself among them. h2o judges by the weights that
-//                       queries before t gave; weights of the query heads that share a kv head are added.
-//   snapkv, pyramidkv   queries of the prompt see all of it; then the choice is made; queries after it see what was
-//                       chosen and everything that has come since. The votes of the query heads that share a kv head
-//                       are added before they are pooled.
+// - first-recent, h2o: a token is appended, then what exceeds the budget goes, then its query is answered. Query t
+//   sees at most eviction_budget(t + 1) tokens, itself among them. h2o judges by the weights that queries before t
+//   gave; weights of the query heads that share a kv head are added.
+// - snapkv, pyramidkv: queries of the prompt see all of it; then the choice is made; queries after it see what was
+//   chosen and everything that has come since. The votes of the query heads that share a kv head are added before
+//   they are pooled.
 //
 // Kept tokens stay at their rotary positions, but for first-recent with positions=cache: there the query counts kept
 // tokens only. Distances to the newest tokens are the same either way; those to the first tokens shrink.

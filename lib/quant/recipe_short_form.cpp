@@ -345,6 +345,10 @@ std::optional<std::string> preset_form(const Recipe& recipe, const std::vector<s
   static const std::vector<std::string> kOff = {"widths=flat", "rotate=none", "feedback=off", "icm=0", "clip=1"};
   for (const std::string_view name : kPresetNames) {
     const SideRecipe key = *preset_side(name, Side::Key), value = *preset_side(name, Side::Value);
+    const auto same_bits = [](const SideRecipe& a, const SideRecipe& b) {
+      return a.bits == b.bits && a.half_bit == b.half_bit;
+    };
+    if (!same_bits(recipe.key, key) || !same_bits(recipe.value, value)) continue;  // no word changes them
     const std::vector<std::string> usual = words_of(key, Side::Key, &value);
     std::vector<std::string> changes;
     for (const std::string& word : words) {
