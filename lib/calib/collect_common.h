@@ -26,12 +26,14 @@ void remove_stale_parts(const std::filesystem::path& output);
 /// The same sample of the same model with the same settings; losses are not looked at.
 bool same_content(const CalibrationHeader& a, const CalibrationHeader& b);
 
-/// True when a run of exactly this kind was killed between giving the output its name and removing the journal.
+/// True when a run of exactly this kind was killed between giving the output its name and the end of removing the
+/// journal.
 template <class Reader>
 bool finished_but_for_the_journal(const CollectOptions& options, const CalibrationHeader& header,
                                   const RunIdentity& identity, std::vector<double>& loss) {
+  const std::filesystem::path journal = Journal::folder_of(options.output);
   if (options.force || !std::filesystem::exists(options.output) ||
-      !RunFolder::belongs(Journal::folder_of(options.output), identity))
+      !(RunFolder::belongs(journal, identity) || RunFolder::is_left_over(journal)))
     return false;
   try {
     const Reader reader(options.output);

@@ -87,6 +87,16 @@ bool RunFolder::belongs(const fs::path& folder, const RunIdentity& identity) {
   return content(folder / "manifest") == identity.text();
 }
 
+bool RunFolder::is_left_over(const fs::path& folder) {
+  std::error_code error;
+  fs::directory_iterator entry(folder, error), end;
+  if (error) return false;
+  for (; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename() != "lock") return false;
+  }
+  return !error;
+}
+
 RunFolder::RunFolder(fs::path folder, const RunIdentity& identity, std::string part_prefix, bool force)
     : folder_(std::move(folder)), part_prefix_(std::move(part_prefix)) {
   std::error_code error;

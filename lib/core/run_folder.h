@@ -34,6 +34,8 @@ class RunFolder {
 
   /// True when `folder` holds a manifest of exactly this identity.
   static bool belongs(const std::filesystem::path& folder, const RunIdentity& identity);
+  /// True when `folder` is what a run leaves that was killed while it removed it: nothing, or a lock alone.
+  static bool is_left_over(const std::filesystem::path& folder);
 
   std::filesystem::path part(std::int64_t index) const;
   bool finished(std::int64_t index) const;

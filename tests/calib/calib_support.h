@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -17,6 +20,7 @@
 #include "support/temp_dir.h"
 
 #include <kvq/calib/collect.h>
+#include <kvq/calib/journal.h>
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
 #include <kvq/model/threads.h>
@@ -82,24 +86,50 @@ inline CollectResult collect(Model& model, const std::vector<Window>& windows, c
 
 enum Outcome { kDone = 0, kIoError = 10, kOtherError = 11 };
 
-/// `work` in a child process; a negative result is the signal that ended it.
-inline int in_child(const std::function<void()>& work) {
+/// A child process that does `work` and ends with an Outcome.
+inline pid_t start_child(const std::function<void()>& work) {
   std::cout.flush();
   const pid_t child = ::fork();
-  if (child == 0) {
-    int outcome = kDone;
-    try {
-      work();
-    } catch (const Error& error) {
-      outcome = error.kind() == ErrorKind::Io ? kIoError : kOtherError;
-    } catch (...) {
-      outcome = kOtherError;
-    }
-    std::_Exit(outcome);
+  if (child != 0) return child;
+  int outcome = kDone;
+  try {
+    work();
+  } catch (const std::exception& problem) {
+    std::cerr << problem.what() << std::endl;
+    const auto* error = dynamic_cast<const Error*>(&problem);
+    outcome = error != nullptr && error->kind() == ErrorKind::Io ? kIoError : kOtherError;
   }
+  std::_Exit(outcome);
+}
+
+/// The Outcome; a negative result is the signal that ended it.
+inline int wait_for_child(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+inline int in_child(const std::function<void()>& work) { return wait_for_child(start_child(work)); }
+
+/// Kills runs that make `output` after random times, later and later, until one ends by itself. `after_a_kill` looks at
+/// what was left.
+inline void kill_until_finished(
+    const std::filesystem::path& output, std::uint64_t seed, const std::function<void()>& run,
+    const std::function<void()>& after_a_kill = [] {}) {
+  Rng rng(seed);
+  int kills = 0, outcome = -SIGKILL;
+  for (int attempt = 0; attempt < 400; ++attempt) {
+    const pid_t child = start_child(run);
+    ::usleep(static_cast<useconds_t>(500 + rng.below(static_cast<std::uint64_t>(15000 + 2000 * attempt))));
+    ::kill(child, SIGKILL);
+    outcome = wait_for_child(child);
+    if (outcome >= 0) break;
+    ++kills;
+    after_a_kill();
+  }
+  CHECK(kills > 0);
+  // Killed between its last step and its end, a run has finished: the next one finds a file, and no journal of its own.
+  const bool had_finished = std::filesystem::exists(output) && !std::filesystem::exists(Journal::folder_of(output));
+  CHECK((outcome == kDone || had_finished));
 }
 
 }  // namespace kvq::test

@@ -106,31 +106,7 @@ TEST_CASE("Killed again and again at arbitrary moments, a run still ends with th
   const std::vector<Window> windows = random_windows(*model, 6, 32);
   collect(*model, windows, options_for(*model, folder / "whole.h5"));
   const CollectOptions options = options_for(*model, folder / "killed.h5");
-  Rng rng(5);
-  int kills = 0;
-  for (int attempt = 0; attempt < 400; ++attempt) {
-    std::cout.flush();
-    const pid_t child = ::fork();
-    if (child == 0) {
-      try {
-        collect(*model, windows, options);
-      } catch (...) {
-        std::_Exit(1);
-      }
-      std::_Exit(0);
-    }
-    ::usleep(static_cast<useconds_t>(500 + rng.below(20000 + 2000 * attempt)));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (WIFEXITED(status)) {
-      CHECK(WEXITSTATUS(status) == 0);
-      break;
-    }
-    ++kills;
-  }
-  INFO(kills << " kills");
-  CHECK(kills >= 1);
+  kill_until_finished(options.output, 5, [&] { collect(*model, windows, options); });
   CHECK(read_bytes(options.output) == read_bytes(folder / "whole.h5"));
   CHECK(entries(folder.path()) == 2);
 }
@@ -154,6 +130,14 @@ TEST_CASE("Killed between naming the output and removing the journal, the same c
   CHECK(again.loss.size() == 2);
   CHECK(read_bytes(options.output) == whole);
   CHECK_FALSE(std::filesystem::exists(journal));
+  // Killed while the journal was being removed: its manifest is gone, its folder and perhaps its lock are there.
+  for (const bool locked : {true, false}) {
+    std::filesystem::create_directory(journal);
+    if (locked) std::ofstream(journal / "lock").flush();
+    CHECK(collect(*model, windows, options).resumed == 2);
+    CHECK(read_bytes(options.output) == whole);
+    CHECK_FALSE(std::filesystem::exists(journal));
+  }
   // Without a journal it is just a file that exists.
   CHECK_THROWS_WITH(collect(*model, windows, options), ContainsSubstring("--force"));
 }

@@ -96,34 +96,13 @@ TEST_CASE("Killed again and again at arbitrary moments, the sums still end with 
   const std::vector<Window> windows = random_windows(*model, 5, 24);
   collect_squares(*model, windows, options_for(*model, folder / "whole.h5"));
   const CollectOptions options = options_for(*model, folder / "killed.h5");
-  Rng rng(7);
-  int kills = 0;
-  for (int attempt = 0; attempt < 400; ++attempt) {
-    std::cout.flush();
-    const pid_t child = ::fork();
-    if (child == 0) {
-      try {
-        collect_squares(*model, windows, options);
-      } catch (...) {
-        std::_Exit(1);
-      }
-      std::_Exit(0);
-    }
-    ::usleep(static_cast<useconds_t>(500 + rng.below(15000 + 2000 * attempt)));
-    ::kill(child, SIGKILL);
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (WIFEXITED(status)) {
-      REQUIRE(WEXITSTATUS(status) == 0);
-      break;
-    }
-    ++kills;
-    // Never more than the sums so far, those before them, and what is being written.
-    const auto journal = folder / "killed.h5.journal";
-    std::error_code ignored;
-    if (std::filesystem::exists(journal, ignored)) CHECK(entries(journal) <= 5);
-  }
-  CHECK(kills > 0);
+  const auto journal = Journal::folder_of(options.output);
+  kill_until_finished(
+      options.output, 7, [&] { collect_squares(*model, windows, options); },
+      [&] {  // never more than the sums so far, those before them, and what is being written
+        std::error_code ignored;
+        if (std::filesystem::exists(journal, ignored)) CHECK(entries(journal) <= 5);
+      });
   CHECK(read_bytes(options.output) == read_bytes(folder / "whole.h5"));
   CHECK(entries(folder.path()) == 2);
 }
