@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -276,7 +277,7 @@ TEST_CASE("Rows are coded by themselves, in whatever company") {
     codec.encode(x, all);
     for (int first = 0, count = 1; first < 75; first += count, count = std::min(count + 6, 75 - first))
       codec.encode(std::span(x).subspan(static_cast<std::size_t>(first * 80), static_cast<std::size_t>(std::min(count, 75 - first) * 80)), pieces);
-    CHECK(all == pieces);
+    CHECK((all == pieces));
   }
 }
 
