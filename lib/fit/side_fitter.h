@@ -27,7 +27,7 @@ class SideFitter {
 
   struct Result {
     SideQuantizer quantizer;
-    double error = 0;        ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight, NaN for formats of their own
+    double error = 0;  ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight, NaN for formats of their own
     bool fell_back = false;  ///< weights were asked for and all zero
   };
   /// `thresholds` are those of the recipe's outlier fraction; null where the recipe needs none.

@@ -10,7 +10,7 @@ namespace portable {
 #include <kvq/vector/nearest_code_body.h>
 
 #include "encode_loops_body.h"
-}
+}  // namespace portable
 
 #ifdef KVQ_SIMD_LEVELS
 #pragma GCC push_options
@@ -19,7 +19,7 @@ namespace avx2 {
 #include <kvq/vector/nearest_code_body.h>
 
 #include "encode_loops_body.h"
-}
+}  // namespace avx2
 #pragma GCC pop_options
 
 #pragma GCC push_options
@@ -28,7 +28,7 @@ namespace avx512 {
 #include <kvq/vector/nearest_code_body.h>
 
 #include "encode_loops_body.h"
-}
+}  // namespace avx512
 #pragma GCC pop_options
 #endif
 

@@ -149,9 +149,9 @@ std::int64_t table_bytes(const Quantizer& quantizer) {
     for (const Side which : kSides) {
       const SideQuantizer& side = layer.side(which);
       numbers += static_cast<std::int64_t>(side.lower.size() + side.upper.size()) + 1;  // 1: the exponent
-      numbers +=
-          static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() + side.feedback.order.size() +
-                                    side.feedback.updates.size() + side.feedback.hessian.size() + side.outlier_channels.size());
+      numbers += static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() +
+                                           side.feedback.order.size() + side.feedback.updates.size() +
+                                           side.feedback.hessian.size() + side.outlier_channels.size());
       for (const Codebook& codebook : side.codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
     }
   }

@@ -17,8 +17,8 @@ enum class CodebookKind {
   Int,  ///< uniform grid over the range
   Nf,   ///< NormalFloat: quantiles of a normal, scaled to [-1, 1] (QLoRA), for any number of bits
   Q4_0,
-  Q8_0,  ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
-  Fp8,   ///< e4m3, each value by itself
+  Q8_0,   ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
+  Fp8,    ///< e4m3, each value by itself
   Turbo,  ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
 };
 enum class Axis {

@@ -72,8 +72,7 @@ WordResult take_turbo_word(TurboOptions& options, const std::string& name, const
 
 void append_turbo_words(std::vector<std::string>& words, const TurboOptions& options) {
   const TurboOptions usual;
-  if (options.hadamard != usual.hadamard)
-    words.push_back("rotation=" + word_of(kTurboRotationWords, options.hadamard));
+  if (options.hadamard != usual.hadamard) words.push_back("rotation=" + word_of(kTurboRotationWords, options.hadamard));
   if (options.marginal != usual.marginal) words.push_back("marginal=" + word_of(kMarginalWords, options.marginal));
   if (options.norm != usual.norm) words.push_back("norm=" + word_of(kNormWords, options.norm));
   if (options.qjl) words.emplace_back("qjl");

@@ -1,11 +1,11 @@
-// No include guard: included once per instruction set, each time in a namespace of its own, with KVQ_HADAMARD_LANES floats
-// in a vector (1: none).
+// No include guard: included once per instruction set, each time in a namespace of its own, with KVQ_HADAMARD_LANES
+// floats in a vector (1: none).
 
 /// For h = from, 2 from, … of the block (a, b) -> (a + b, a - b) on elements h apart.
 inline void mix_far(float* __restrict row, int width, int block, int from) {
   for (int step = from; step < block; step *= 2) {
     for (int first = 0; first < width; first += 2 * step) {
-      float *__restrict a = row + first, *__restrict b = a + step;
+      float* __restrict a = row + first, * __restrict b = a + step;
       for (int channel = 0; channel < step; ++channel) {
         const float sum = a[channel] + b[channel], difference = a[channel] - b[channel];
         a[channel] = sum;
@@ -19,7 +19,8 @@ inline void mix_far(float* __restrict row, int width, int block, int from) {
 using MixVector __attribute__((vector_size(4 * KVQ_HADAMARD_LANES), aligned(4))) = float;
 using MixMask __attribute__((vector_size(4 * KVQ_HADAMARD_LANES))) = std::int32_t;
 
-/// One step within a vector: every element with its partner `kStep` away. a - b is taken as a + (-b), which is the same.
+/// One step within a vector: every element with its partner `kStep` away. a - b is taken as a + (-b), which is the
+/// same.
 template <int kStep>
 inline void mix_lanes(MixVector& v) {
   MixMask partner, sign;

@@ -1,5 +1,5 @@
-// No include guard: included once per instruction set, each time in a namespace of its own, by the loops of encoders that
-// choose the nearest of a codebook's levels by comparison with the midpoints between them.
+// No include guard: included once per instruction set, each time in a namespace of its own, by the loops of encoders
+// that choose the nearest of a codebook's levels by comparison with the midpoints between them.
 
 /// Few boundaries: comparing with all of them beats a search.
 template <int kBoundaries>

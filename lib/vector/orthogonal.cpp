@@ -116,8 +116,8 @@ OrthogonalTransform OrthogonalTransform::from_matrix(int dim, std::vector<float>
       for (std::size_t column = 0; column < n; ++column)
         product += static_cast<double>(matrix[a * n + column]) * matrix[b * n + column];
       if (!(std::abs(product) <= kOrthogonal))
-        fail(ErrorKind::Mismatch, fmt::format("rotation is not orthogonal: the product of rows {} and {} is off by {:.3g}",
-                                              a, b, product));
+        fail(ErrorKind::Mismatch,
+             fmt::format("rotation is not orthogonal: the product of rows {} and {} is off by {:.3g}", a, b, product));
     }
   }
   return {dim, 0, std::move(matrix)};
@@ -158,7 +158,8 @@ OrthogonalTransform::OrthogonalTransform(int dim, int rounds, std::vector<float>
 void OrthogonalTransform::forward(std::span<const float> x, std::span<float> y) const {
   KVQ_ASSERT(x.size() == y.size() && x.size() % static_cast<std::size_t>(dim_) == 0);
   const auto n = static_cast<std::size_t>(dim_);
-  if (rounds_ == 0) return loops_->multiply(columns_.data(), dim_, x.data(), static_cast<std::int64_t>(x.size() / n), y.data());
+  if (rounds_ == 0)
+    return loops_->multiply(columns_.data(), dim_, x.data(), static_cast<std::int64_t>(x.size() / n), y.data());
   const int block = hadamard_block(dim_);
   std::vector<float> moved(rounds_ > 1 ? n : 0);
   for (std::size_t row = 0; row < x.size(); row += n) {
@@ -181,7 +182,8 @@ void OrthogonalTransform::forward(std::span<const float> x, std::span<float> y) 
 void OrthogonalTransform::inverse(std::span<const float> y, std::span<float> x) const {
   KVQ_ASSERT(x.size() == y.size() && x.size() % static_cast<std::size_t>(dim_) == 0);
   const auto n = static_cast<std::size_t>(dim_);
-  if (rounds_ == 0) return loops_->multiply(table_.data(), dim_, y.data(), static_cast<std::int64_t>(y.size() / n), x.data());
+  if (rounds_ == 0)
+    return loops_->multiply(table_.data(), dim_, y.data(), static_cast<std::int64_t>(y.size() / n), x.data());
   const int block = hadamard_block(dim_);
   std::vector<float> moved(rounds_ > 1 ? n : 0);
   for (std::size_t row = 0; row < y.size(); row += n) {

@@ -1,14 +1,14 @@
 #pragma once
-// Random rotations of vectors (TurboQuant, arXiv 2504.19874: Π; QuIP# and others: Hadamard). After one, a vector that was
-// fixed beforehand points in a random direction, whatever it was.
+// Random rotations of vectors (TurboQuant, arXiv 2504.19874: Π; QuIP# and others: Hadamard). After one, a vector that
+// was fixed beforehand points in a random direction, whatever it was.
 //
 //   random    Haar on SO(dim): Gaussian matrix, Householder QR, R's diagonal made positive (without that Q would not be
 //             Haar), one row negated where the determinant is -1. dim² operations a row.
 //   hadamard  H · diag(signs) / √dim with Sylvester's H, dim · log2(dim) operations. Nothing like Haar: one-hot vectors
-//             become vectors of equal magnitudes. Where dim is no power of two, H acts on blocks of the largest power of
-//             two that divides it (80: five of 16), and there are as many rounds with signs of their own as it takes for
-//             every input to reach every output (80: two); between them a permutation deals each block's elements out to
-//             the blocks in turn. The determinant is +1 or -1.
+//             become vectors of equal magnitudes. Where dim is no power of two, H acts on blocks of the largest power
+//             of two that divides it (80: five of 16), and there are as many rounds with signs of their own as it takes
+//             for every input to reach every output (80: two); between them a permutation deals each block's elements
+//             out to the blocks in turn. The determinant is +1 or -1.
 //
 // All in fp32 with a fixed order of operations: the same bytes on every machine, given the same table. Tables come from
 // Rng and libm's log, whose last bit may differ between C libraries, so artifacts store the tables, not the seeds.
@@ -34,8 +34,8 @@ class OrthogonalTransform {
  public:
   static OrthogonalTransform random(int dim, std::uint64_t seed);
   static OrthogonalTransform hadamard(int dim, std::uint64_t seed);
-  /// From what table() gave. Throws Mismatch for a wrong size, for a matrix that is not orthogonal (a product of two rows
-  /// off by more than 1e-4), for signs other than ±1, and for a dim without Hadamard rotation.
+  /// From what table() gave. Throws Mismatch for a wrong size, for a matrix that is not orthogonal (a product of two
+  /// rows off by more than 1e-4), for signs other than ±1, and for a dim without Hadamard rotation.
   static OrthogonalTransform from_matrix(int dim, std::vector<float> matrix);
   static OrthogonalTransform from_signs(int dim, std::vector<float> signs);
 

@@ -13,7 +13,7 @@ namespace portable {
 #include "hadamard_body.h"
 #include "nearest_code_body.h"
 #include "orthogonal_loops_body.h"
-}
+}  // namespace portable
 
 #ifdef KVQ_SIMD_LEVELS
 #undef KVQ_HADAMARD_LANES
@@ -24,7 +24,7 @@ namespace avx2 {
 #include "hadamard_body.h"
 #include "nearest_code_body.h"
 #include "orthogonal_loops_body.h"
-}
+}  // namespace avx2
 #pragma GCC pop_options
 
 #undef KVQ_HADAMARD_LANES
@@ -35,7 +35,7 @@ namespace avx512 {
 #include "hadamard_body.h"
 #include "nearest_code_body.h"
 #include "orthogonal_loops_body.h"
-}
+}  // namespace avx512
 #pragma GCC pop_options
 #endif
 

@@ -1,7 +1,7 @@
 #pragma once
-// The inner loops of rotations and of the codec that is built on them: plain loops that the compiler vectorises, compiled
-// for several instruction sets and chosen at run time. Every level gives the same bits: sums have a fixed order, nothing is
-// contracted.
+// The inner loops of rotations and of the codec that is built on them: plain loops that the compiler vectorises,
+// compiled for several instruction sets and chosen at run time. Every level gives the same bits: sums have a fixed
+// order, nothing is contracted.
 
 #include <cstdint>
 

@@ -21,7 +21,8 @@ SignSketch SignSketch::random(int dim, std::uint64_t seed) {
 SignSketch SignSketch::from_table(int dim, std::vector<float> table) {
   const std::size_t wanted = static_cast<std::size_t>(dim) * static_cast<std::size_t>(dim);
   if (table.size() != wanted)
-    fail(ErrorKind::Mismatch, fmt::format("sketch of {} channels has {} numbers; it needs {}", dim, table.size(), wanted));
+    fail(ErrorKind::Mismatch,
+         fmt::format("sketch of {} channels has {} numbers; it needs {}", dim, table.size(), wanted));
   return {dim, std::move(table)};
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-// The 1-bit quantized Johnson–Lindenstrauss transform (QJL, arXiv 2406.03482; TurboQuant, arXiv 2504.19874, definition 1).
-// S has independent standard normal elements, `[dim, dim]`. A vector r is kept as sign(S r), one bit a channel, and its
-// norm; √(π/2) / dim · ‖r‖ · Sᵀ sign(S r) is then an estimate of r that has no bias over S: its inner product with any
-// vector is that of r on average.
+// The 1-bit quantized Johnson–Lindenstrauss transform (QJL, arXiv 2406.03482; TurboQuant, arXiv 2504.19874, definition
+// 1). S has independent standard normal elements, `[dim, dim]`. A vector r is kept as sign(S r), one bit a channel, and
+// its norm; √(π/2) / dim · ‖r‖ · Sᵀ sign(S r) is then an estimate of r that has no bias over S: its inner product with
+// any vector is that of r on average.
 
 #include <cstdint>
 #include <span>

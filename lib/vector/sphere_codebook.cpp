@@ -90,7 +90,8 @@ struct Cell {
 };
 
 Cell cell_of(const Density& density, double a, double b) {
-  const double u = density.coordinate(a), v = b >= density.end() ? density.coordinate(density.end()) : density.coordinate(b);
+  const double u = density.coordinate(a),
+               v = b >= density.end() ? density.coordinate(density.end()) : density.coordinate(b);
   const double reference = density.log_weight(u);
   double mass = 0, moment = 0;
   density.integrate(u, v, reference, [&](double at, double weight) {
@@ -220,7 +221,8 @@ double marginal_error(Marginal marginal, int dim, std::span<const double> levels
     std::sort(own.begin(), own.end());
     double a = 0;
     for (std::size_t index = 0; index < own.size() && a < density.end(); ++index) {
-      const double b = index + 1 == own.size() ? density.end() : std::min(0.5 * (own[index] + own[index + 1]), density.end());
+      const double b =
+          index + 1 == own.size() ? density.end() : std::min(0.5 * (own[index] + own[index + 1]), density.end());
       if (b <= a) continue;
       density.integrate(density.coordinate(a), density.coordinate(b), 0.0, [&](double u, double weight) {
         const double distance = density.value(u) - own[index];

@@ -27,8 +27,8 @@ std::uint16_t get_half(const std::byte* in) {
 bool is_length(std::uint16_t half) { return half < 0x7c00u; }
 
 std::string overflow_message(std::int64_t row, int channel, float value, float limit) {
-  return fmt::format("row {}: the norm does not fit fp16 with its exponent; channel {} has {}, norms up to {:.6g} fit", row,
-                     channel, value, limit);
+  return fmt::format("row {}: the norm does not fit fp16 with its exponent; channel {} has {}, norms up to {:.6g} fit",
+                     row, channel, value, limit);
 }
 
 }  // namespace
@@ -85,7 +85,8 @@ TurboCodec::TurboCodec(std::shared_ptr<const TurboTables> tables, std::vector<st
 }
 
 /// A part's channels, scaled by 2^-exponent.
-void TurboCodec::gather(const Placed& placed, std::span<const float> x, std::int64_t rows, std::vector<float>& y) const {
+void TurboCodec::gather(const Placed& placed, std::span<const float> x, std::int64_t rows,
+                        std::vector<float>& y) const {
   const float unit = std::ldexp(1.0f, -exponent_);
   const auto n = static_cast<std::size_t>(placed.part->dim()), width = static_cast<std::size_t>(dim_);
   y.resize(static_cast<std::size_t>(rows) * n);
@@ -114,8 +115,7 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
     const std::uint16_t half = float_to_half(std::sqrt(loops_->dot(own, own, n)));
     if (!is_length(half)) {
       const auto begin = x.begin() + row * dim_, end = begin + dim_;
-      const auto largest =
-          std::max_element(begin, end, [](float a, float b) { return std::abs(a) < std::abs(b); });
+      const auto largest = std::max_element(begin, end, [](float a, float b) { return std::abs(a) < std::abs(b); });
       throw VectorOverflow(first + row, static_cast<int>(largest - begin), *largest, std::ldexp(kHalfMax, exponent_));
     }
     put_half(out + row * row_bytes_, half);
@@ -133,8 +133,8 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
   for (std::int64_t row = 0; row < rows && tables_->norm != NormRule::Exact; ++row) {
     const float *own = z.data() + row * n, *near = rounded.data() + row * n;
     const float length = half_to_float(get_half(out + row * row_bytes_)), product = loops_->dot(own, near, n);
-    const float ratio = tables_->norm == NormRule::Fit ? product / loops_->dot(near, near, n)
-                                                       : loops_->dot(own, own, n) / product;
+    const float ratio =
+        tables_->norm == NormRule::Fit ? product / loops_->dot(near, near, n) : loops_->dot(own, own, n) / product;
     if (!(product > 0.0f)) continue;  // a row of zeros
     put_half(out + row * row_bytes_, std::min<std::uint16_t>(float_to_half(length * ratio), 0x7bffu));
   }
@@ -179,7 +179,8 @@ void TurboCodec::decode_part(const Placed& placed, const std::byte* in, std::int
   const std::int64_t codes_at = kHalfBytes * part.norms(), signs_at = codes_at + packed_bytes(n, code_bits);
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::byte* bytes = in + row * row_bytes_;
-    const bool lengths = is_length(get_half(bytes)) && (!part.stores_residual() || is_length(get_half(bytes + kHalfBytes)));
+    const bool lengths =
+        is_length(get_half(bytes)) && (!part.stores_residual() || is_length(get_half(bytes + kHalfBytes)));
     if (!lengths || (code_bits > 0 && !unpack_codes(bytes + codes_at, n, code_bits, scratch.codes.data() + row * n)))
       fail(ErrorKind::Io, fmt::format("row {} of turbo: bytes that no encoder writes", first + row));
   }
@@ -196,7 +197,8 @@ void TurboCodec::decode_part(const Placed& placed, const std::byte* in, std::int
       const float residual =
           part.stores_residual() ? half_to_float(get_half(in + row * row_bytes_ + kHalfBytes)) : 1.0f;
       float* own = z.data() + row * n;
-      for (int channel = 0; channel < n; ++channel) own[channel] += residual * direction[static_cast<std::size_t>(row * n + channel)];
+      for (int channel = 0; channel < n; ++channel)
+        own[channel] += residual * direction[static_cast<std::size_t>(row * n + channel)];
     }
   }
   part.rotation.inverse(z, y);

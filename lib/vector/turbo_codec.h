@@ -1,22 +1,23 @@
 #pragma once
-// TurboQuant (Zandieh et al., arXiv 2504.19874) of the rows of a matrix: the norm in fp16, the direction rotated and each
-// of its coordinates rounded to the nearest level of a codebook that needs no data (sphere_codebook.h).
+// TurboQuant (Zandieh et al., arXiv 2504.19874) of the rows of a matrix: the norm in fp16, the direction rotated and
+// each of its coordinates rounded to the nearest level of a codebook that needs no data (sphere_codebook.h).
 //
 //   y = x · 2^-exponent,  n = half(‖y‖),  z = Q y / n,  code_i = number of midpoints < z_i
 //   x̂ = 2^exponent · m · Qᵀ level[code]
 //
-// m is n, or with another NormRule half(n · ratio). All in fp32 and in a fixed order (orthogonal_loops.h). A row whose norm
-// is stored as 0 decodes to zeros.
+// m is n, or with another NormRule half(n · ratio). All in fp32 and in a fixed order (orthogonal_loops.h). A row whose
+// norm is stored as 0 decodes to zeros.
 //
 // Sketch (the paper's inner-product quantizer): bits - 1 for codes, then r = z - level[code], half(‖r‖) and the bits of
-// sign(S r); x̂ = 2^exponent · n · Qᵀ (level[code] + ‖r‖ · estimate). With one bit there are no codes: r = z, and its norm
-// is not stored. S acts on the rotated residual, which is as good as on r itself, S having no preferred direction.
+// sign(S r); x̂ = 2^exponent · n · Qᵀ (level[code] + ‖r‖ · estimate). With one bit there are no codes: r = z, and its
+// norm is not stored. S acts on the rotated residual, which is as good as on r itself, S having no preferred direction.
 //
 // Outlier channels (section 4.3 of the paper): the same split of channels for all rows; each part has its own norm,
 // rotation, codebook and bits.
 //
-// Bytes of a row: for each part norm (2), norm of the residual (2, with a sketch beside codes), codes, signs; codes of b
-// bits one behind the other from the lowest bit of the first byte on. Codes and signs are padded to whole bytes with zeros.
+// Bytes of a row: for each part norm (2), norm of the residual (2, with a sketch beside codes), codes, signs; codes of
+// b bits one behind the other from the lowest bit of the first byte on. Codes and signs are padded to whole bytes with
+// zeros.
 
 #include <cstdint>
 #include <memory>
@@ -98,8 +99,8 @@ class TurboCodec : public VectorCodec {
   struct Scratch;
 
   void gather(const Placed& placed, std::span<const float> x, std::int64_t rows, std::vector<float>& y) const;
-  void encode_part(const Placed& placed, std::span<const float> x, std::int64_t first, std::int64_t rows, std::byte* out,
-                   Scratch& scratch) const;
+  void encode_part(const Placed& placed, std::span<const float> x, std::int64_t first, std::int64_t rows,
+                   std::byte* out, Scratch& scratch) const;
   void decode_part(const Placed& placed, const std::byte* in, std::int64_t first, std::int64_t rows, std::span<float> x,
                    Scratch& scratch) const;
 

@@ -69,9 +69,10 @@ void check_turbo_dim(const TurboOptions& options, int dim) {
       fail(ErrorKind::Usage, fmt::format("{} of {} channels of a head: a direction needs 2 at least", what, part));
     }
     if (options.hadamard && !OrthogonalTransform::has_hadamard(part)) {
-      fail(ErrorKind::Usage, fmt::format("rotation=hadamard mixes powers of two from 8 on, and none of them divides {} {} "
-                                         "channels; rotation=random turns any number",
-                                         what, part));
+      fail(ErrorKind::Usage,
+           fmt::format("rotation=hadamard mixes powers of two from 8 on, and none of them divides {} {} "
+                       "channels; rotation=random turns any number",
+                       what, part));
     }
   };
   if (options.outlier_channels > 0) check(options.outlier_channels, "outlier-channels:");
@@ -82,7 +83,8 @@ TurboTables make_turbo_tables(const TurboOptions& options, int bits, int dim) {
   check_turbo_dim(options, dim);
   TurboTables tables{{}, options.norm};
   tables.parts.push_back(make_part(options, bits, dim - options.outlier_channels, 0));
-  if (options.outlier_channels > 0) tables.parts.push_back(make_part(options, options.outlier_bits, options.outlier_channels, 2));
+  if (options.outlier_channels > 0)
+    tables.parts.push_back(make_part(options, options.outlier_bits, options.outlier_channels, 2));
   return tables;
 }
 

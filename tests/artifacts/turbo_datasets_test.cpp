@@ -46,7 +46,8 @@ QuantizerFile turbo_quantizer(const std::string& recipe) {
 TEST_CASE("Rotations, levels, sketches and outlier channels come back as they were written") {
   TempDir folder;
   for (const std::string recipe :
-       {"turbo3", "turbo2:rotation=hadamard", "turbo3:qjl", "turbo1:qjl", "K=turbo3:norm=fit/V=turbo2:seed=5,marginal=gauss",
+       {"turbo3", "turbo2:rotation=hadamard", "turbo3:qjl", "turbo1:qjl",
+        "K=turbo3:norm=fit/V=turbo2:seed=5,marginal=gauss",
         "turbo2:outlier-channels=8,outlier-bits=3,rotation=hadamard", "turbo2:qjl,outlier-channels=5,outlier-bits=4"}) {
     const auto path = folder / (slug(parse_recipe(recipe)) + ".h5");
     const QuantizerFile written = turbo_quantizer(recipe);
@@ -94,20 +95,25 @@ TEST_CASE("Damaged tables of turbo are refused by name") {
              ContainsSubstring("/turbo/key/sketch"));
   CHECK_THAT(refused(hadamard, [](hid_t file) { overwrite(file, "/turbo/key/signs", 3, 0.5f); }),
              ContainsSubstring("/turbo/key/signs") && ContainsSubstring("0.5"));
-  CHECK_THAT(refused("turbo3", [](hid_t file) { replace_dataset(file, "/turbo/key/rotation", H5T_IEEE_F32LE, {8, 32}); }),
+  CHECK_THAT(refused("turbo3",
+                     [](hid_t file) {
+                       replace_dataset(file, "/turbo/key/rotation", H5T_IEEE_F32LE, {8, 32});
+                     }),
              ContainsSubstring("/turbo/key/rotation"));
   CHECK_THAT(refused("turbo3", [](hid_t file) { H5Ldelete(file, "/turbo/value/levels", H5P_DEFAULT); }),
              ContainsSubstring("levels"));
   CHECK_THAT(refused("turbo3", [](hid_t file) { H5Ldelete(file, "/turbo", H5P_DEFAULT); }), ContainsSubstring("turbo"));
-  CHECK_THAT(refused(outliers, [](hid_t file) {
-               replace_dataset(file, "/layers/01/key/outlier_channels", H5T_STD_I32LE, {2, 4});
-             }),
+  CHECK_THAT(refused(outliers,
+                     [](hid_t file) {
+                       replace_dataset(file, "/layers/01/key/outlier_channels", H5T_STD_I32LE, {2, 4});
+                     }),
              ContainsSubstring("/layers/01/key/outlier_channels") && ContainsSubstring("ascending"));
 }
 
 TEST_CASE("The long form of turbo holds all of its words and reads back") {
-  for (const std::string recipe : {"turbo3", "turbo2:norm=unbiased,seed=3", "K=turbo3:qjl/V=turbo2:rotation=hadamard",
-                                   "turbo2:outlier-channels=16,outlier-bits=3", "K=turbo4:rope=post,recent=8/V=nuq3-1%"}) {
+  for (const std::string recipe :
+       {"turbo3", "turbo2:norm=unbiased,seed=3", "K=turbo3:qjl/V=turbo2:rotation=hadamard",
+        "turbo2:outlier-channels=16,outlier-bits=3", "K=turbo4:rope=post,recent=8/V=nuq3-1%"}) {
     INFO(recipe_to_toml(parse_recipe(recipe)));
     CHECK(recipe_from_toml(recipe_to_toml(parse_recipe(recipe)), "test") == parse_recipe(recipe));
   }

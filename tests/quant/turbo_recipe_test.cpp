@@ -51,7 +51,8 @@ Quantizer quantizer_of(const std::string& recipe, const KvShape& shape) {
 std::vector<float> values(std::size_t count, std::uint64_t seed) {
   Rng rng(seed);
   std::vector<float> x;
-  for (std::size_t index = 0; index < count; ++index) x.push_back(static_cast<float>(rng.uniform() + rng.uniform() - 1));
+  for (std::size_t index = 0; index < count; ++index)
+    x.push_back(static_cast<float>(rng.uniform() + rng.uniform() - 1));
   return x;
 }
 
@@ -77,10 +78,11 @@ TEST_CASE("turbo is a recipe with words of its own, for each side by itself") {
   CHECK(both.value.turbo.outlier_bits == 3);
   CHECK(parse_recipe("K=turbo4/V=nuq2-1%").sinks == 1);
   for (const std::string text :
-       {"turbo1", "turbo8", "turbo3:rotation=hadamard", "turbo3:qjl", "turbo3:marginal=gauss,seed=7", "K=turbo3/V=turbo2",
-        "turbo2:outlier-channels=16,outlier-bits=3", "turbo2:norm=unbiased", "turbo2:norm=fit,sink=4", "turbo3:rope=post",
-        "turbo3:recent=32", "turbo3:recent=32,flush=16,qjl", "K=turbo4:sink=1/V=nuq2-1%", "K=nuq3-1%:feedback/V=turbo2:qjl",
-        "turbo3:evict=h2o,budget=25%", "K=turbo3:rotation=hadamard/V=turbo3:norm=fit"}) {
+       {"turbo1", "turbo8", "turbo3:rotation=hadamard", "turbo3:qjl", "turbo3:marginal=gauss,seed=7",
+        "K=turbo3/V=turbo2", "turbo2:outlier-channels=16,outlier-bits=3", "turbo2:norm=unbiased",
+        "turbo2:norm=fit,sink=4", "turbo3:rope=post", "turbo3:recent=32", "turbo3:recent=32,flush=16,qjl",
+        "K=turbo4:sink=1/V=nuq2-1%", "K=nuq3-1%:feedback/V=turbo2:qjl", "turbo3:evict=h2o,budget=25%",
+        "K=turbo3:rotation=hadamard/V=turbo3:norm=fit"}) {
     INFO(text);
     const Recipe parsed = parse_recipe(text);
     INFO(short_form(parsed));
@@ -178,20 +180,23 @@ TEST_CASE("The simulated cache gives back what the codec decodes, for each head 
     simulator.round_trip(whole, 0, 2, counts);
     CHECK(counts == std::vector<std::uint32_t>(150, 0));
     for (int first = 0, count = 1; first < 150; first += count, count = std::min(count + 10, 150 - first))
-      simulator.round_trip(std::span(chunks).subspan(static_cast<std::size_t>(first) * 32, static_cast<std::size_t>(std::min(count, 150 - first)) * 32), first, 1);
+      simulator.round_trip(std::span(chunks).subspan(static_cast<std::size_t>(first) * 32,
+                                                     static_cast<std::size_t>(std::min(count, 150 - first)) * 32),
+                           first, 1);
     INFO(recipe);
     CHECK(whole == chunks);
     for (int head = 0; head < 2; ++head) {
       const int n = side.recipe.turbo.outlier_channels;
-      const TurboCodec codec(side.turbo,
-                             {side.outlier_channels.begin() + n * head, side.outlier_channels.begin() + n * (head + 1)}, 0);
+      const TurboCodec codec(
+          side.turbo, {side.outlier_channels.begin() + n * head, side.outlier_channels.begin() + n * (head + 1)}, 0);
       for (std::size_t token = 0; token < 150; ++token) {
         const std::vector<float> row(x.begin() + token * 32 + head * 16, x.begin() + token * 32 + (head + 1) * 16);
         std::vector<std::byte> bytes;
         codec.encode(row, bytes);
         std::vector<float> back(16);
         codec.decode(bytes, back);
-        CHECK(std::equal(back.begin(), back.end(), whole.begin() + static_cast<std::ptrdiff_t>(token * 32 + head * 16)));
+        CHECK(
+            std::equal(back.begin(), back.end(), whole.begin() + static_cast<std::ptrdiff_t>(token * 32 + head * 16)));
       }
     }
   }

@@ -139,8 +139,8 @@ TEST_CASE("A seed gives one rotation, another seed another") {
     CHECK(make(hadamard, 64, 1).table() == make(hadamard, 64, 1).table());
     CHECK(make(hadamard, 64, 1).table() != make(hadamard, 64, 2).table());
     const OrthogonalTransform q = make(hadamard, 64, 1);
-    const OrthogonalTransform again = hadamard ? OrthogonalTransform::from_signs(64, q.table())
-                                               : OrthogonalTransform::from_matrix(64, q.table());
+    const OrthogonalTransform again =
+        hadamard ? OrthogonalTransform::from_signs(64, q.table()) : OrthogonalTransform::from_matrix(64, q.table());
     const std::vector<float> x = random_rows(64, 3, 8);
     std::vector<float> y(x.size()), z(x.size());
     q.forward(x, y);
@@ -161,7 +161,8 @@ TEST_CASE("Hadamard: a power of two is one round of H / √d, other numbers reac
     for (int row = 0; row < 64; ++row) {
       // Sylvester's matrix: (-1)^(ones in row & index)
       const int sign = __builtin_popcount(static_cast<unsigned>(row & index)) % 2 == 0 ? 1 : -1;
-      CHECK(column(q, index)[static_cast<std::size_t>(row)] == Approx(sign * q.table()[static_cast<std::size_t>(index)] / 8));
+      CHECK(column(q, index)[static_cast<std::size_t>(row)] ==
+            Approx(sign * q.table()[static_cast<std::size_t>(index)] / 8));
     }
   }
   for (const int dim : {24, 48, 72, 80, 96, 112, 120}) {
@@ -173,7 +174,8 @@ TEST_CASE("Hadamard: a power of two is one round of H / √d, other numbers reac
       for (int index = first; index < first + block; ++index) {
         const std::vector<double> out = column(blocks, index);
         for (int row = 0; row < dim; ++row)
-          energy[static_cast<std::size_t>(row / block)] += out[static_cast<std::size_t>(row)] * out[static_cast<std::size_t>(row)];
+          energy[static_cast<std::size_t>(row / block)] +=
+              out[static_cast<std::size_t>(row)] * out[static_cast<std::size_t>(row)];
       }
       for (const double share : energy) {
         INFO("d " << dim);

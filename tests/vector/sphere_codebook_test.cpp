@@ -48,8 +48,10 @@ TEST_CASE("Levels for a normal variable are Max's (1960, table I)") {
       {2, {0.4528, 1.510}, 0.1175},
       {3, {0.2451, 0.7560, 1.344, 2.152}, 0.03454},
       {4, {0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733}, 0.009497},
-      {5, {0.06590, 0.1981, 0.3314, 0.4668, 0.6050, 0.7473, 0.8947, 1.049, 1.212, 1.387, 1.577, 1.788, 2.029, 2.319,
-           2.692, 3.263}, 0.002499},
+      {5,
+       {0.06590, 0.1981, 0.3314, 0.4668, 0.6050, 0.7473, 0.8947, 1.049, 1.212, 1.387, 1.577, 1.788, 2.029, 2.319, 2.692,
+        3.263},
+       0.002499},
   };
   for (const int dim : {1 + 1, 64}) {
     for (const auto& known : cases) {
@@ -119,7 +121,8 @@ TEST_CASE("Levels and errors of the sphere agree with scipy") {
   // scipy 1.14-like reference, made by tests/vector/sphere_reference.py (Lloyd's iteration with mpmath at 40 digits).
 #include "sphere_reference.inc"
   for (const auto& known : kSphereReference) {
-    const std::vector<double> levels = levels_of(known.gauss ? Marginal::Gauss : Marginal::Sphere, known.dim, known.bits);
+    const std::vector<double> levels =
+        levels_of(known.gauss ? Marginal::Gauss : Marginal::Sphere, known.dim, known.bits);
     INFO("d " << known.dim << ", bits " << known.bits);
     REQUIRE(levels.size() == 2 * known.levels.size());
     for (std::size_t index = 0; index < known.levels.size(); ++index)

@@ -10,6 +10,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/vector/orthogonal_loops.h>
 #include <kvq/vector/turbo_codec.h>
 
 using namespace kvq;
@@ -18,7 +19,8 @@ namespace {
 
 std::vector<float> normal_rows(int dim, int rows, std::uint64_t seed) {
   Rng rng(seed);
-  const std::vector<double> numbers = normal_numbers(rng, static_cast<std::size_t>(dim) * static_cast<std::size_t>(rows));
+  const std::vector<double> numbers =
+      normal_numbers(rng, static_cast<std::size_t>(dim) * static_cast<std::size_t>(rows));
   return {numbers.begin(), numbers.end()};
 }
 
@@ -30,7 +32,8 @@ TurboCodec codec_of(const TurboOptions& options, int bits, int dim, std::vector<
 std::vector<float> round_trip(const TurboCodec& codec, const std::vector<float>& x) {
   std::vector<std::byte> bytes;
   codec.encode(x, bytes);
-  REQUIRE(static_cast<std::int64_t>(bytes.size()) == codec.row_bytes() * static_cast<std::int64_t>(x.size()) / codec.dim());
+  REQUIRE(static_cast<std::int64_t>(bytes.size()) ==
+          codec.row_bytes() * static_cast<std::int64_t>(x.size()) / codec.dim());
   std::vector<float> back(x.size());
   codec.decode(bytes, back);
   return back;
@@ -91,7 +94,8 @@ TEST_CASE("Encoding and decoding follow the formulas, in double from the tables"
           double residual = 0;
           for (int i = 0; i < dim; ++i) {
             for (int j = 0; j < dim; ++j)
-              z[i] += static_cast<double>(part.rotation.table()[static_cast<std::size_t>(i * dim + j)]) * x[row * dim + j] / norm;
+              z[i] += static_cast<double>(part.rotation.table()[static_cast<std::size_t>(i * dim + j)]) *
+                      x[row * dim + j] / norm;
             double best = INFINITY, next = INFINITY;
             for (const float level : part.levels) {
               const double distance = std::abs(z[i] - level);
@@ -104,16 +108,19 @@ TEST_CASE("Encoding and decoding follow the formulas, in double from the tables"
             close_call |= next - best < 1e-6;
             residual += std::pow(z[i] - near[i], 2);
           }
-          residual = part.stores_residual() ? half_to_float(float_to_half(static_cast<float>(std::sqrt(residual)))) : 1.0;
+          residual =
+              part.stores_residual() ? half_to_float(float_to_half(static_cast<float>(std::sqrt(residual)))) : 1.0;
           if (qjl) {
             const std::vector<float>& s = part.sketch->table();
             std::vector<double> estimate(dim, 0.0);
             for (int i = 0; i < dim; ++i) {
               double projected = 0;
-              for (int j = 0; j < dim; ++j) projected += static_cast<double>(s[static_cast<std::size_t>(i * dim + j)]) * (z[j] - near[j]);
+              for (int j = 0; j < dim; ++j)
+                projected += static_cast<double>(s[static_cast<std::size_t>(i * dim + j)]) * (z[j] - near[j]);
               close_call |= std::abs(projected) < 1e-5;
               for (int j = 0; j < dim; ++j)
-                estimate[j] += (projected >= 0 ? 1 : -1) * static_cast<double>(s[static_cast<std::size_t>(i * dim + j)]);
+                estimate[j] +=
+                    (projected >= 0 ? 1 : -1) * static_cast<double>(s[static_cast<std::size_t>(i * dim + j)]);
             }
             for (int j = 0; j < dim; ++j) near[j] += std::sqrt(std::numbers::pi / 2) / dim * residual * estimate[j];
           }
@@ -121,7 +128,8 @@ TEST_CASE("Encoding and decoding follow the formulas, in double from the tables"
           for (int j = 0; j < dim; ++j) {
             double wanted = 0;
             for (int i = 0; i < dim; ++i)
-              wanted += norm * static_cast<double>(part.rotation.table()[static_cast<std::size_t>(i * dim + j)]) * near[i];
+              wanted +=
+                  norm * static_cast<double>(part.rotation.table()[static_cast<std::size_t>(i * dim + j)]) * near[i];
             INFO("d " << dim << ", bits " << bits << ", qjl " << qjl << ", row " << row << ", channel " << j);
             CHECK(std::abs(back[row * dim + j] - wanted) < 1e-5);
           }
@@ -132,9 +140,9 @@ TEST_CASE("Encoding and decoding follow the formulas, in double from the tables"
 }
 
 TEST_CASE("Random directions: the error is that of the codebook, and within the bound of theorem 1") {
-  // TurboQuant, theorem 1: E‖x - x̂‖² <= (√3 π / 2) · 4^-b for unit vectors. It is Panter and Dite's integral for N(0, 1),
-  // (1/12) (∫ f^(1/3))³ = √3 π / 2 = 2.72; √(3π/2) = 2.17, which some texts have in its place, is less than the distortion
-  // that the best scalar quantizer has for large b, so that no bound of this form holds with it.
+  // TurboQuant, theorem 1: E‖x - x̂‖² <= (√3 π / 2) · 4^-b for unit vectors. It is Panter and Dite's integral for N(0,
+  // 1), (1/12) (∫ f^(1/3))³ = √3 π / 2 = 2.72; √(3π/2) = 2.17, which some texts have in its place, is less than the
+  // distortion that the best scalar quantizer has for large b, so that no bound of this form holds with it.
   const double bound = std::sqrt(3.0) * std::numbers::pi / 2, wrong = std::sqrt(3 * std::numbers::pi / 2);
   for (const int dim : {64, 128}) {
     const std::vector<float> x = normal_rows(dim, 2000, 23);
@@ -143,7 +151,8 @@ TEST_CASE("Random directions: the error is that of the codebook, and within the 
         TurboOptions options;
         options.hadamard = hadamard;
         const double error = relative_error(x, round_trip(codec_of(options, bits, dim), x), dim);
-        const double expected = dim * marginal_error(Marginal::Sphere, dim, marginal_codebook(Marginal::Sphere, dim, bits));
+        const double expected =
+            dim * marginal_error(Marginal::Sphere, dim, marginal_codebook(Marginal::Sphere, dim, bits));
         INFO("d " << dim << ", bits " << bits << (hadamard ? ", hadamard" : ", random"));
         CHECK(error == Approx(expected).epsilon(0.01));
         CHECK(error < bound * std::pow(4.0, -bits));
@@ -178,7 +187,8 @@ TEST_CASE("A one-hot vector is harmless to a random rotation, not to a Hadamard 
   }
 }
 
-TEST_CASE("The sphere's levels have less error than the normal distribution's, most with few bits in small dimensions") {
+TEST_CASE(
+    "The sphere's levels have less error than the normal distribution's, most with few bits in small dimensions") {
   double before = INFINITY;
   for (const int dim : {4, 16, 64}) {
     const std::vector<float> x = normal_rows(dim, 64000 / dim * 4, 5);
@@ -208,7 +218,8 @@ TEST_CASE("qjl has no bias in inner products over seeds; codes alone have one") 
         options.seed = seed;
         const std::vector<float> back = round_trip(codec_of(options, bits, kDim), x);
         double product = 0;
-        for (int channel = 0; channel < kDim; ++channel) product += static_cast<double>(back[channel]) * (q[channel] + x[channel]);
+        for (int channel = 0; channel < kDim; ++channel)
+          product += static_cast<double>(back[channel]) * (q[channel] + x[channel]);
         sum += product, squares += product * product;
       }
       const double mean = sum / kSeeds, error = std::sqrt((squares / kSeeds - mean * mean) / kSeeds);
@@ -260,8 +271,10 @@ TEST_CASE("Outlier channels are a vector of their own, with their bits") {
     error[outlier] += std::pow(static_cast<double>(x[index]) - back[index], 2);
     square[outlier] += std::pow(static_cast<double>(x[index]), 2);
   }
-  CHECK(error[0] / square[0] == Approx(24 * marginal_error(Marginal::Sphere, 24, marginal_codebook(Marginal::Sphere, 24, 2))).epsilon(0.05));
-  CHECK(error[1] / square[1] == Approx(8 * marginal_error(Marginal::Sphere, 8, marginal_codebook(Marginal::Sphere, 8, 6))).epsilon(0.05));
+  CHECK(error[0] / square[0] ==
+        Approx(24 * marginal_error(Marginal::Sphere, 24, marginal_codebook(Marginal::Sphere, 24, 2))).epsilon(0.05));
+  CHECK(error[1] / square[1] ==
+        Approx(8 * marginal_error(Marginal::Sphere, 8, marginal_codebook(Marginal::Sphere, 8, 6))).epsilon(0.05));
   CHECK_THROWS_AS(codec_of(options, 2, kDim, {1, 2, 5, 9, 14, 20, 31, 30}), Error);
   CHECK_THROWS_AS(codec_of(options, 2, kDim, {1, 2, 5, 9, 14, 20, 31, 32}), Error);
   CHECK_THROWS_AS(codec_of(options, 2, kDim, {1}), Error);
@@ -276,7 +289,9 @@ TEST_CASE("Rows are coded by themselves, in whatever company") {
     std::vector<std::byte> all, pieces;
     codec.encode(x, all);
     for (int first = 0, count = 1; first < 75; first += count, count = std::min(count + 6, 75 - first))
-      codec.encode(std::span(x).subspan(static_cast<std::size_t>(first * 80), static_cast<std::size_t>(std::min(count, 75 - first) * 80)), pieces);
+      codec.encode(std::span(x).subspan(static_cast<std::size_t>(first * 80),
+                                        static_cast<std::size_t>(std::min(count, 75 - first) * 80)),
+                   pieces);
     CHECK((all == pieces));
   }
 }
@@ -331,6 +346,53 @@ TEST_CASE("A dimension that does not fit the options is refused by name") {
   CHECK_NOTHROW(make_turbo_tables(outliers, 3, 17));
 }
 
+TEST_CASE("Figures for docs/claims.md", "[.claims]") {
+  constexpr int kRows = 20000;
+  std::printf("mean squared error of random unit vectors, %d of them; bound (sqrt(3) pi / 2) 4^-b\n", kRows);
+  std::printf("%4s %2s %9s %9s %9s %9s %9s %9s %9s\n", "d", "b", "bound", "levels", "random", "hadamard", "gauss",
+              "qjl", "norm=fit");
+  for (const int dim : {16, 64, 128}) {
+    const std::vector<float> x = normal_rows(dim, kRows, 23);
+    for (int bits = 1; bits <= 6; ++bits) {
+      TurboOptions hadamard, gauss, qjl, fit;
+      hadamard.hadamard = true, gauss.marginal = Marginal::Gauss, qjl.qjl = true, fit.norm = NormRule::Fit;
+      std::printf("%4d %2d %9.6f %9.6f", dim, bits, std::sqrt(3.0) * std::numbers::pi / 2 * std::pow(4.0, -bits),
+                  dim * marginal_error(Marginal::Sphere, dim, marginal_codebook(Marginal::Sphere, dim, bits)));
+      for (const TurboOptions& options : {TurboOptions{}, hadamard, gauss, qjl, fit})
+        std::printf(" %9.6f", relative_error(x, round_trip(codec_of(options, bits, dim), x), dim));
+      std::printf("\n");
+    }
+  }
+  std::printf("one-hot vectors, d = 64: each channel, 20 seeds\n%2s %9s %9s\n", "b", "random", "hadamard");
+  for (int bits = 1; bits <= 6; ++bits) {
+    std::vector<float> x(64 * 64, 0.0f);
+    for (std::size_t row = 0; row < 64; ++row) x[row * 65] = 1.0f;
+    std::printf("%2d", bits);
+    for (const bool turned : {false, true}) {
+      double error = 0;
+      for (int seed = 0; seed < 20; ++seed) {
+        TurboOptions options;
+        options.hadamard = turned, options.seed = seed;
+        error += relative_error(x, round_trip(codec_of(options, bits, 64), x), 64) / 20;
+      }
+      std::printf(" %9.6f", error);
+    }
+    std::printf("\n");
+  }
+  std::printf("sphere against normal levels, error under the sphere's density: gauss / sphere - 1\n%4s", "d");
+  for (int bits = 1; bits <= 6; ++bits) std::printf(" %8d", bits);
+  for (const int dim : {4, 8, 16, 32, 64, 128}) {
+    std::printf("\n%4d", dim);
+    for (int bits = 1; bits <= 6; ++bits) {
+      const auto error = [&](Marginal marginal) {
+        return marginal_error(Marginal::Sphere, dim, marginal_codebook(marginal, dim, bits));
+      };
+      std::printf(" %7.3f%%", 100 * (error(Marginal::Gauss) / error(Marginal::Sphere) - 1));
+    }
+  }
+  std::printf("\n");
+}
+
 TEST_CASE("Time of a million 128-vectors", "[.bench]") {
   constexpr int kDim = 128, kRows = 1 << 16, kTimes = 16;
   const std::vector<float> x = normal_rows(kDim, kRows, 91);
@@ -343,7 +405,8 @@ TEST_CASE("Time of a million 128-vectors", "[.bench]") {
                 2.0 * sizeof(float) * kDim * kRows * kTimes / seconds * 1e-9);
   };
   report("memcpy", [&] { std::memcpy(y.data(), x.data(), x.size() * sizeof(float)); });
-  const OrthogonalTransform hadamard = OrthogonalTransform::hadamard(kDim, 1), random = OrthogonalTransform::random(kDim, 1);
+  const OrthogonalTransform hadamard = OrthogonalTransform::hadamard(kDim, 1),
+                            random = OrthogonalTransform::random(kDim, 1);
   report("hadamard", [&] { hadamard.forward(x, y); });
   report("random", [&] { random.forward(x, y); });
   for (const int bits : {2, 3, 4, 8}) {
@@ -359,5 +422,26 @@ TEST_CASE("Time of a million 128-vectors", "[.bench]") {
       report(("turbo" + std::to_string(bits) + (turned ? " hadamard" : " random") + " decode").c_str(),
              [&] { codec.decode(bytes, y); });
     }
+  }
+  // The nearest level by midpoints, and as the published package does it: distances to all levels, then the least.
+  std::vector<std::uint8_t> codes(x.size());
+  for (const int bits : {1, 2, 3, 4, 8}) {
+    const auto exact = marginal_codebook(Marginal::Sphere, kDim, bits);
+    const std::vector<float> levels(exact.begin(), exact.end());
+    std::vector<float> borders;
+    for (std::size_t level = 1; level < levels.size(); ++level)
+      borders.push_back(0.5f * levels[level - 1] + 0.5f * levels[level]);
+    report(("midpoints, bits " + std::to_string(bits)).c_str(), [&] {
+      orthogonal_loops().assign_codes(x.data(), static_cast<int>(x.size()), borders.data(), bits, codes.data());
+    });
+    std::vector<float> distances(levels.size());
+    report(("argmin, bits " + std::to_string(bits)).c_str(), [&] {
+      for (std::size_t index = 0; index < x.size(); ++index) {
+        for (std::size_t level = 0; level < levels.size(); ++level)
+          distances[level] = std::abs(x[index] - levels[level]);
+        codes[index] =
+            static_cast<std::uint8_t>(std::min_element(distances.begin(), distances.end()) - distances.begin());
+      }
+    });
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Tables of turbo in a quantizer file (FORMAT.md, Quantizer): `/turbo/S` once for all layers, and the outlier channels of
-// each.
+// Tables of turbo in a quantizer file (FORMAT.md, Quantizer): `/turbo/S` once for all layers, and the outlier channels
+// of each.
 
 #include <array>
 #include <memory>
