@@ -16,7 +16,7 @@ inline void mix_far(float* __restrict row, int width, int block, int from) {
 }
 
 #if KVQ_HADAMARD_LANES > 1
-using MixVector __attribute__((vector_size(4 * KVQ_HADAMARD_LANES), aligned(4))) = float;
+using MixVector __attribute__((vector_size(4 * KVQ_HADAMARD_LANES))) = float;
 using MixMask __attribute__((vector_size(4 * KVQ_HADAMARD_LANES))) = std::int32_t;
 
 /// One step within a vector: every element with its partner `kStep` away. a - b is taken as a + (-b), which is the
@@ -39,13 +39,13 @@ inline void mix_blocks(float* row, int width, int block) {
 #if KVQ_HADAMARD_LANES > 1
   if (block >= KVQ_HADAMARD_LANES) {
     for (int first = 0; first < width; first += KVQ_HADAMARD_LANES) {
-      auto& memory = *reinterpret_cast<MixVector*>(row + first);
-      MixVector v = memory;
+      MixVector v;  // memcpy: rows are aligned as floats only
+      std::memcpy(&v, row + first, sizeof v);
       mix_lanes<1>(v);
       mix_lanes<2>(v);
       if constexpr (KVQ_HADAMARD_LANES > 4) mix_lanes<4>(v);
       if constexpr (KVQ_HADAMARD_LANES > 8) mix_lanes<8>(v);
-      memory = v;
+      std::memcpy(row + first, &v, sizeof v);
     }
     mix_far(row, width, block, KVQ_HADAMARD_LANES);
     return;

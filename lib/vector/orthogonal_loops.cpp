@@ -1,5 +1,7 @@
 #include <kvq/vector/orthogonal_loops.h>
 
+#include <cstring>
+
 namespace kvq {
 
 namespace {

@@ -10,8 +10,9 @@ inline void multiply_rows(const float* __restrict columns, int dim, const float*
     MixVector low[kRows] = {}, high[kRows] = {};
     for (int j = 0; j < dim; ++j) {
       const float* column = columns + static_cast<std::int64_t>(j) * dim + first;
-      const MixVector a = *reinterpret_cast<const MixVector*>(column);
-      const MixVector b = *reinterpret_cast<const MixVector*>(column + kLanes);
+      MixVector a, b;
+      std::memcpy(&a, column, sizeof a);
+      std::memcpy(&b, column + kLanes, sizeof b);
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
         const float factor = x[static_cast<std::int64_t>(row) * dim + j];
@@ -22,8 +23,8 @@ inline void multiply_rows(const float* __restrict columns, int dim, const float*
 #pragma GCC unroll 8
     for (int row = 0; row < kRows; ++row) {
       float* out = y + static_cast<std::int64_t>(row) * dim + first;
-      *reinterpret_cast<MixVector*>(out) = low[row];
-      *reinterpret_cast<MixVector*>(out + kLanes) = high[row];
+      std::memcpy(out, &low[row], sizeof low[row]);
+      std::memcpy(out + kLanes, &high[row], sizeof high[row]);
     }
   }
 #endif

@@ -154,7 +154,7 @@ TEST_CASE("Random directions: the error is that of the codebook, and within the 
         const double expected =
             dim * marginal_error(Marginal::Sphere, dim, marginal_codebook(Marginal::Sphere, dim, bits));
         INFO("d " << dim << ", bits " << bits << (hadamard ? ", hadamard" : ", random"));
-        CHECK(error == Approx(expected).epsilon(0.01));
+        CHECK(error == Approx(expected).epsilon(0.025));
         CHECK(error < bound * std::pow(4.0, -bits));
         if (bits >= 5) CHECK(error > wrong * std::pow(4.0, -bits));
       }
@@ -169,7 +169,7 @@ TEST_CASE("A one-hot vector is harmless to a random rotation, not to a Hadamard 
   x[11] = 1.0f;
   for (int bits = 1; bits <= 4; ++bits) {
     double random = 0;
-    constexpr int kSeeds = 60;
+    constexpr int kSeeds = 300;
     for (int seed = 0; seed < kSeeds; ++seed) {
       TurboOptions options;
       options.seed = seed;
@@ -182,7 +182,7 @@ TEST_CASE("A one-hot vector is harmless to a random rotation, not to a Hadamard 
     double nearest = INFINITY;
     for (const double level : levels) nearest = std::min(nearest, std::abs(level - 0.125));
     INFO("bits " << bits);
-    CHECK(random == Approx(kDim * marginal_error(Marginal::Sphere, kDim, levels)).epsilon(0.1));
+    CHECK(random == Approx(kDim * marginal_error(Marginal::Sphere, kDim, levels)).epsilon(0.06));
     CHECK(hadamard == Approx(64 * nearest * nearest).epsilon(1e-3).margin(1e-6));
   }
 }
