@@ -1,16 +1,29 @@
 // No include guard: included once per instruction set, each time in a namespace of its own, with KVQ_HADAMARD_LANES
 // floats in a vector (1: none).
 
-/// For h = from, 2 from, … of the block (a, b) -> (a + b, a - b) on elements h apart.
+/// For h = from, 2 from, … of the block (a, b) -> (a + b, a - b) on elements h apart; two steps in one pass.
 inline void mix_far(float* __restrict row, int width, int block, int from) {
-  for (int step = from; step < block; step *= 2) {
-    for (int first = 0; first < width; first += 2 * step) {
-      float* __restrict a = row + first, * __restrict b = a + step;
+  int step = from;
+  for (; 4 * step <= block; step *= 4) {
+    for (int first = 0; first < width; first += 4 * step) {
+      float* __restrict a = row + first, * __restrict b = a + step, * __restrict c = b + step, * __restrict d = c + step;
       for (int channel = 0; channel < step; ++channel) {
-        const float sum = a[channel] + b[channel], difference = a[channel] - b[channel];
-        a[channel] = sum;
-        b[channel] = difference;
+        const float ab = a[channel] + b[channel], a_b = a[channel] - b[channel];
+        const float cd = c[channel] + d[channel], c_d = c[channel] - d[channel];
+        a[channel] = ab + cd;
+        b[channel] = a_b + c_d;
+        c[channel] = ab - cd;
+        d[channel] = a_b - c_d;
       }
+    }
+  }
+  if (2 * step > block) return;
+  for (int first = 0; first < width; first += 2 * step) {
+    float* __restrict a = row + first, * __restrict b = a + step;
+    for (int channel = 0; channel < step; ++channel) {
+      const float sum = a[channel] + b[channel], difference = a[channel] - b[channel];
+      a[channel] = sum;
+      b[channel] = difference;
     }
   }
 }
