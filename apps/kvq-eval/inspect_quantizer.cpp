@@ -36,8 +36,9 @@ std::vector<std::vector<float>> codebooks_of(const SideQuantizer& side) {
 std::string turbo_text(const TurboTables& tables) {
   std::string text;
   for (const TurboPart& part : tables.parts) {
-    text += fmt::format("{}{} channels at {} bits, {} rotation{}", text.empty() ? "" : "; ", part.dim(), part.bits,
-                        part.rotation.is_matrix() ? "random" : "hadamard", part.sketch ? ", sketch of the residual" : "");
+    text +=
+        fmt::format("{}{} channels at {} bits, {} rotation{}", text.empty() ? "" : "; ", part.dim(), part.bits,
+                    part.rotation.is_matrix() ? "random" : "hadamard", part.sketch ? ", sketch of the residual" : "");
   }
   return text;
 }
@@ -128,11 +129,11 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
         if (!has_levels) return std::string("–");
         return short_number(first ? books.front().front() : books.front().back());
       };
-      table.rows.push_back(
-          {std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
-           if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)),
-           levels_of(side), end_level(true), end_level(false),
-           short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
+      table.rows.push_back({std::to_string(layer), side_name(which), if_ranges(short_number(lowest)),
+                            if_ranges(short_number(highest)),
+                            if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""),
+                            if_ranges(std::to_string(constant)), levels_of(side), end_level(true), end_level(false),
+                            short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
       entry[side_name(which)] = {{"codebooks", books},
                                  {"outlier_rate", side.outlier_rate},
                                  {"exponent", side.exponent},
