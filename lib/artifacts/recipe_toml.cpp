@@ -36,6 +36,8 @@ std::string rounding_to_toml(Side which, const SideRecipe& side) {
   }
   text += fmt::format("feedback = {}\n", rounding.feedback);
   text += fmt::format("icm = {}\n", rounding.icm);
+  if (rounding.metric != Metric::Fisher)
+    text += fmt::format("metric = \"{}\"\n", word_of(kMetricWords, rounding.metric));
   text += fmt::format("order = \"{}\"\n", word_of(kOrderWords, rounding.order));
   text += fmt::format("damp = {}\n", toml_float(rounding.damp));
   return text + fmt::format("clip = {}\n", toml_float(rounding.clip));
@@ -149,6 +151,7 @@ void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
   }
   rounding.feedback = table.flag("feedback").value_or(rounding.feedback);
   if (const auto passes = table.integer("icm")) rounding.icm = small_integer(table, "icm", *passes);
+  read_word(table, "metric", kMetricWords, rounding.metric);
   read_word(table, "order", kOrderWords, rounding.order);
   rounding.damp = table.number("damp").value_or(rounding.damp);
   rounding.clip = table.number("clip").value_or(rounding.clip);

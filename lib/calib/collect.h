@@ -1,6 +1,6 @@
 #pragma once
-// kvq-fisher's work: run the model on every window, one backward each, keep K, V and gradients in a journal, assemble
-// calib.h5 at the end. Killed at any moment it resumes from the journal.
+// kvq-fisher's work: run the model on every window, one backward each (or none), keep K, V and gradients in a journal,
+// assemble calib.h5 at the end. Killed at any moment it resumes from the journal.
 
 #include <cstdint>
 #include <filesystem>
@@ -32,6 +32,8 @@ struct CollectOptions {
   Recompute recompute = Recompute::Auto;
   std::string bos;  ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
+  bool gradients = true;               ///< false: no backward pass; the file has metrics then
+  bool metrics = false;                ///< key_metric and value_metric beside gradients
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
@@ -64,6 +66,7 @@ struct CollectPlan {
 };
 /// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                            Recompute recompute, QueryHeads query_heads = QueryHeads::Joint);
+                            Recompute recompute, QueryHeads query_heads = QueryHeads::Joint, bool gradients = true,
+                            bool metrics = false);
 
 }  // namespace kvq

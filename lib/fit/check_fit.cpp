@@ -37,18 +37,47 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
 /// Magnitudes have no sign to rotate them by, and their products mean nothing.
 void check_signs(const Recipe& recipe, Side side, const std::string& query_heads) {
   const SideRecipe& part = recipe.side(side);
-  const bool weighted = part.weights != FitWeights::None && !has_own_format(part.codebook);
+  const bool weighted = (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled) &&
+                        !has_own_format(part.codebook);
   const bool turned = part.post_rope || part.rotation != Rotation::None;
-  if (query_heads == "joint" || !(needs_blocks(part) || (weighted && turned))) return;
+  const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+  if (query_heads == "joint" || !(blocks || (weighted && turned))) return;
   fail(ErrorKind::Usage,
        fmt::format(
            "recipe {}: {} need gradients with their sign ({}), but the calibration has magnitudes over query heads "
            "(kvq-fisher --query-heads {}); calibrate with --query-heads joint{}",
            short_form(recipe), side == Side::Key ? "keys" : "values",
-           needs_blocks(part) ? "for the block Fisher matrix"
-           : part.post_rope   ? "rope=post"
-                              : "rotate=hadamard",
-           query_heads, needs_blocks(part) ? "" : ", or use weights=none"));
+           blocks           ? "for the block Fisher matrix"
+           : part.post_rope ? "rope=post"
+                            : "rotate=hadamard",
+           query_heads, blocks ? ", or use metric=query" : ", or use weights=none"));
+}
+
+/// Gradients and metrics: which of them a file has depends on how it was made.
+void check_contents(const Recipe& recipe, Side side, const CalibrationHeader& header) {
+  const SideRecipe& part = recipe.side(side);
+  const char* const name = side == Side::Key ? "keys" : "values";
+  if (!header.gradients && needs_gradients(part)) {
+    const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+    const bool weighted = part.codebook == CodebookKind::Nuq &&
+                          (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
+    fail(ErrorKind::Usage,
+         fmt::format("recipe {}: {} need gradients ({}), but the calibration has none (kvq-fisher --forward-only); use "
+                     "--metric query, which puts {} here, or calibrate with a backward pass",
+                     short_form(recipe), name,
+                     blocks && weighted ? "for the block Fisher matrix and the weights of codebooks"
+                     : blocks           ? "for the block Fisher matrix"
+                                        : "for the weights of codebooks",
+                     blocks && weighted ? "metric=query and weights=query"
+                     : blocks           ? "metric=query"
+                                        : "weights=query"));
+  }
+  if (!header.metrics && needs_metric(part)) {
+    fail(ErrorKind::Usage,
+         fmt::format("recipe {}: {} need '{}_metric' of every layer (metric=query, weights=query), which the "
+                     "calibration does not have; make it anew with kvq-fisher --forward-only, or with --metrics",
+                     short_form(recipe), name, side_name(side)));
+  }
 }
 
 void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {
@@ -91,6 +120,7 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
                        short_form(recipe), recipe.sinks, calibration.header().seqlen));
     }
     for (Side side : kSides) {
+      check_contents(recipe, side, calibration.header());
       check_signs(recipe, side, calibration.header().query_heads);
       check_side(recipe, side, thresholds);
     }

@@ -43,6 +43,7 @@ enum class FitWeights {
   Fisher,          ///< F·s² (KVQuant appendix E, eq. 7)
   FisherUnscaled,  ///< F, as the published code does
   None,
+  Query,  ///< no gradients: diagonals of key_metric and value_metric, times the attention that a token receives; · s²
 };
 enum class Share { Layer, Head, Channels };
 

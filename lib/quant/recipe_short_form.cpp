@@ -47,6 +47,8 @@ struct Parser {
   std::optional<int> sinks;
   int usual_sinks = Recipe{}.sinks;  ///< where the text does not say
   std::optional<RangeKind> range;
+  std::optional<Metric> metric;
+  bool preset = false;  ///< kvq2 and the like: metric= also says what codebooks are weighted by
   MethodWords method;
   EvictionWords eviction;
   std::set<std::string> seen;
@@ -86,6 +88,7 @@ struct Parser {
   bool turbo_word(const std::string& name, const std::string& argument);
   void word(const std::string& text);
   void apply_range();
+  void apply_metric();
 };
 
 void Parser::parse(std::string_view text) {
@@ -98,6 +101,7 @@ void Parser::parse(std::string_view text) {
   } catch (const Error& error) {
     refuse(error.what());
   }
+  apply_metric();
 }
 
 void Parser::parse_words(std::string_view rest) {
@@ -124,9 +128,10 @@ void Parser::head(std::string_view text) {
     method.residual = named->residual;
     return;
   }
-  if (const auto preset = preset_side(text, Side::Key)) {
-    key = *preset;
+  if (const auto preset_of_key = preset_side(text, Side::Key)) {
+    key = *preset_of_key;
     value = *preset_side(text, Side::Value);
+    preset = true;
     return;
   }
   const auto digits = text.find_first_of("0123456789");
@@ -217,6 +222,8 @@ void Parser::word(const std::string& text) {
     side.group = is_grouped(side.axis) ? kUsualGroup : 0;
   } else if (name == "rope") {
     one_side(Side::Key, text).post_rope = choice(kRopeWords, name, argument);
+  } else if (name == "metric") {
+    metric = choice(kMetricWords, name, argument);
   } else if (name == "range") {
     range = choice(kRangeWords, name, argument);
   } else if (name == "cap") {
@@ -245,6 +252,27 @@ void Parser::apply_range() {
   for_sides([&](SideRecipe& side) {
     if (side.axis == Axis::Channel) side.range = *range;
   });
+}
+
+/// Comes last because it reaches what needs a metric. Presets cut gradients; without any, nothing is left to cut.
+void Parser::apply_metric() {
+  const bool weighted = seen.count("weights") != 0, clipped = seen.count("clip") != 0;
+  bool taken = false;
+  for_sides([&](SideRecipe& side) {
+    if (metric && needs_blocks(side)) {
+      side.rounding.metric = *metric;
+      taken = true;
+    }
+    if (metric == Metric::Query && preset && !weighted && side.codebook == CodebookKind::Nuq)
+      side.weights = FitWeights::Query;
+    if (needs_metric(side) && !needs_gradients(side) && !clipped) side.rounding.clip = 1.0;
+  });
+  if (metric && !taken) {
+    refuse(
+        fmt::format("'metric={}' is for feedback, icm and widths=pair; there is none of them (weights=query is for "
+                    "codebooks)",
+                    word_of(kMetricWords, *metric)));
+  }
 }
 
 Recipe parse_split(const std::string& text) {
@@ -374,8 +402,14 @@ std::optional<std::string> preset_form(const Recipe& recipe, const std::vector<s
       const auto off = std::find_if(kOff.begin(), kOff.end(), is_named(name_of(word)));
       changes.push_back(off != kOff.end() ? *off : fmt::format("levels={}", 1 << recipe.value.bits));
     }
-    std::string text = join(std::string(name), changes);
-    if (says(text, recipe)) return text;
+    // metric=query says these along.
+    std::vector<std::string> fewer = changes;
+    std::erase(fewer, "weights=query");
+    std::erase(fewer, "clip=1");
+    for (const std::vector<std::string>& list : {fewer, changes}) {
+      std::string text = join(std::string(name), list);
+      if (says(text, recipe)) return text;
+    }
   }
   return std::nullopt;
 }

@@ -32,10 +32,13 @@ inline constexpr Words<RangeKind, 4> kRangeWords = {{{"static", RangeKind::Stati
 inline constexpr Words<OutlierRule, 2> kRuleWords = {
     {{"threshold", OutlierRule::Threshold}, {"topk", OutlierRule::TopK}}};
 inline constexpr Words<bool, 2> kZeroWords = {{{"half", false}, {"integer", true}}};  ///< SideRecipe::integer_zero
-inline constexpr Words<FitWeights, 3> kWeightWords = {
-    {{"fisher", FitWeights::Fisher}, {"fisher-unscaled", FitWeights::FisherUnscaled}, {"none", FitWeights::None}}};
+inline constexpr Words<FitWeights, 4> kWeightWords = {{{"fisher", FitWeights::Fisher},
+                                                       {"fisher-unscaled", FitWeights::FisherUnscaled},
+                                                       {"query", FitWeights::Query},
+                                                       {"none", FitWeights::None}}};
 inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};
 inline constexpr Words<Widths, 2> kWidthsWords = {{{"flat", Widths::Flat}, {"pair", Widths::Pair}}};
+inline constexpr Words<Metric, 2> kMetricWords = {{{"fisher", Metric::Fisher}, {"query", Metric::Query}}};
 inline constexpr Words<Rotation, 2> kRotationWords = {{{"none", Rotation::None}, {"hadamard", Rotation::Hadamard}}};
 inline constexpr Words<CodingOrder, 3> kOrderWords = {
     {{"energy", CodingOrder::Energy}, {"ascending", CodingOrder::Ascending}, {"natural", CodingOrder::Natural}}};

@@ -54,6 +54,29 @@ double code_bits(const SideRecipe& side) {
 
 bool needs_blocks(const SideRecipe& side) { return side.rounding.uses_blocks() || side.widths == Widths::Pair; }
 
+bool needs_gradients(const SideRecipe& side) {
+  const bool weighted = side.weights == FitWeights::Fisher || side.weights == FitWeights::FisherUnscaled;
+  return (weighted && side.codebook == CodebookKind::Nuq) ||
+         (needs_blocks(side) && side.rounding.metric == Metric::Fisher);
+}
+
+bool needs_metric(const SideRecipe& side) {
+  return side.weights == FitWeights::Query || (needs_blocks(side) && side.rounding.metric == Metric::Query);
+}
+
+void use_query_metric(SideRecipe& side) {
+  if (needs_blocks(side)) side.rounding.metric = Metric::Query;
+  if (side.codebook == CodebookKind::Nuq && side.weights != FitWeights::None) side.weights = FitWeights::Query;
+  if (!needs_gradients(side)) side.rounding.clip = 1.0;
+}
+
+Recipe with_query_metric(Recipe recipe) {
+  if (!recipe.quantized) return recipe;
+  for (const Side which : kSides) use_query_metric(recipe.side(which));
+  validate(recipe);
+  return recipe;
+}
+
 bool fits_packed_pages(const SideRecipe& side) {
   return side.widths == Widths::Flat && side.levels == 0 && side.rotation == Rotation::None;
 }
@@ -124,6 +147,12 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "clip= cuts gradients, but fixed formats fit nothing";
   if (rounding.clip != 1.0 && side.weights == FitWeights::None && !needs_blocks(side))
     return "clip= cuts gradients, but nothing here uses them (weights=none)";
+  if (rounding.clip != 1.0 && needs_metric(side) && !needs_gradients(side))
+    return "clip= cuts gradients, but nothing here uses them (metric=query, weights=query)";
+  if (rounding.metric != Metric::Fisher && !needs_blocks(side))
+    return "metric= is for feedback, icm and widths=pair; there is none of them (weights=query is for codebooks)";
+  if (side.post_rope && needs_metric(side))
+    return "metric=query and weights=query are for keys before RoPE: the metric is that of unrotated keys";
   return std::nullopt;
 }
 
@@ -144,7 +173,7 @@ std::optional<SideRecipe> preset_side(std::string_view name, Side which) {
 }
 
 std::string_view known_rounding_words() {
-  return "feedback, icm=N, order=, damp=F%, clip=Q, widths=, levels=N, rotate=";
+  return "feedback, icm=N, metric=, order=, damp=F%, clip=Q, widths=, levels=N, rotate=";
 }
 
 std::optional<Side> side_of_rounding_word(std::string_view name) {
@@ -217,6 +246,7 @@ void append_rounding_words(std::vector<std::string>& words, const SideRecipe& si
   if (values.rotation != Rotation::None) words.push_back("rotate=" + word_of(kRotationWords, values.rotation));
   if (rounding.feedback) words.emplace_back("feedback");
   if (rounding.icm > 0) words.push_back(fmt::format("icm={}", rounding.icm));
+  if (rounding.metric != Metric::Fisher) words.push_back("metric=" + word_of(kMetricWords, rounding.metric));
   if (rounding.order != CodingOrder::Energy) words.push_back("order=" + word_of(kOrderWords, rounding.order));
   if (rounding.damp != RoundingRecipe{}.damp) words.push_back(fmt::format("damp={}%", format_percent(rounding.damp)));
   if (rounding.clip != 1.0) words.push_back("clip=" + decimal_text(rounding.clip));
