@@ -20,5 +20,6 @@ Command compare_command(Tool& tool);
 Command inspect_command(Tool& tool);
 Command experiment_command(Tool& tool);
 Command search_command(Tool& tool);
+Command plan_command(Tool& tool);
 
 }  // namespace kvq::apps

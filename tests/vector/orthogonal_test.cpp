@@ -115,18 +115,21 @@ TEST_CASE("forward is the product with the stored matrix, in double") {
 
 TEST_CASE("Over seeds, elements of a random rotation have the moments of Haar's measure") {
   // E q = 0, E q² = 1/d, E q⁴ = 3/(d(d+2)), E q_11 q_22 = 0 and, for the columns' independence up to orthogonality,
-  // E q_11² q_22² = (d+1) / ((d-1) d (d+2)). A QR without the signs of R's diagonal has E q_11 = -E|q_11|.
+  // E q_11² q_22² = (d+1) / ((d-1) d (d+2)). Without the signs of R's diagonal E q_22 < 0 (row 1 has its
+  // sign from the determinant).
   constexpr int kDim = 6, kSeeds = 40000;
-  double first = 0, second = 0, fourth = 0, mixed = 0, cross = 0, corner = 0;
+  double first = 0, next = 0, second = 0, fourth = 0, mixed = 0, cross = 0, corner = 0;
   for (int seed = 0; seed < kSeeds; ++seed) {
     const OrthogonalTransform transform = OrthogonalTransform::random(kDim, static_cast<std::uint64_t>(seed));
     const std::vector<float>& q = transform.table();
     const double a = q[0], b = q[kDim + 1], last = q[kDim * kDim - 1];
-    first += a, second += a * a, fourth += a * a * a * a, mixed += a * a * b * b, cross += a * b, corner += last;
+    next += b, first += a, second += a * a, fourth += a * a * a * a, mixed += a * a * b * b, cross += a * b,
+        corner += last;
   }
   const double d = kDim;
   // Five standard errors each.
   CHECK(std::abs(first / kSeeds) < 5 * std::sqrt(1 / d / kSeeds));
+  CHECK(std::abs(next / kSeeds) < 5 * std::sqrt(1 / d / kSeeds));
   CHECK(std::abs(corner / kSeeds) < 5 * std::sqrt(1 / d / kSeeds));
   CHECK(std::abs(second / kSeeds - 1 / d) < 5 * 0.21 / std::sqrt(kSeeds));
   CHECK(std::abs(fourth / kSeeds - 3 / (d * (d + 2))) < 5 * 0.13 / std::sqrt(kSeeds));
