@@ -121,8 +121,13 @@ Inspection inspect_calibration(const std::filesystem::path& path, Json& json, Ru
   json["gradients"] = header.gradients;
   json["metrics"] = header.metrics;
   std::vector<std::string> columns = {"layer", "key rms", "key max", "value rms", "value max"};
-  if (header.gradients) columns.insert(columns.end(), {"key grad rms", "value grad rms"});
-  if (header.metrics) columns.insert(columns.end(), {"key metric", "value metric"});
+  const auto pair = [&](bool there, const char* key, const char* value) {
+    if (!there) return;
+    columns.emplace_back(key);
+    columns.emplace_back(value);
+  };
+  pair(header.gradients, "key grad rms", "value grad rms");
+  pair(header.metrics, "key metric", "value metric");
   columns.emplace_back("mass / query");
   Table table{columns, {}};
   json["layer"] = Json::array();
