@@ -12,6 +12,7 @@
 #include <kvq/core/error.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/quant/side_simulator.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq::apps {
 
@@ -21,7 +22,34 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kLengths[] = {2048, 32768};
 
+/// Codebooks of a side, its own or turbo's.
+std::vector<std::vector<float>> codebooks_of(const SideQuantizer& side) {
+  std::vector<std::vector<float>> books;
+  for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);
+  if (side.turbo) {
+    for (const TurboPart& part : side.turbo->parts) books.push_back(part.levels);
+  }
+  return books;
+}
+
+/// What turns the head vectors of a side.
+std::string turbo_text(const TurboTables& tables) {
+  std::string text;
+  for (const TurboPart& part : tables.parts) {
+    text +=
+        fmt::format("{}{} channels at {} bits, {} rotation{}", text.empty() ? "" : "; ", part.dim(), part.bits,
+                    part.rotation.is_matrix() ? "random" : "hadamard", part.sketch ? ", sketch of the residual" : "");
+  }
+  return text;
+}
+
 std::string levels_of(const SideQuantizer& side) {
+  if (side.turbo) {
+    std::string text;
+    for (const TurboPart& part : side.turbo->parts)
+      text += fmt::format("{}{}", text.empty() ? "" : " + ", part.levels.size());
+    return text;
+  }
   if (side.codebooks.empty()) return "fixed";  // q4_0, q8_0, fp8
   const std::vector<float>& levels = side.codebooks.front().centroids;
   if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
@@ -67,6 +95,13 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
   facts.emplace_back("fingerprints", fmt::format("{} passages of the calibration text", file.fingerprints.size()));
   json["fingerprints"] = file.fingerprints.size();
 
+  for (const Side side : kSides) {
+    if (quantizer.layers.empty() || !quantizer.layers.front().side(side).turbo) continue;
+    const std::string text = turbo_text(*quantizer.layers.front().side(side).turbo);
+    facts.emplace_back("turbo", fmt::format("{}: {}", side_name(side), text));
+    json["turbo"][side_name(side)] = text;
+  }
+
   Table table{{"layer", "side", "lowest", "highest", "median width", "constant", "levels", "first", "last",
                "outliers %", "exponent"},
               {}};
@@ -88,16 +123,17 @@ Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHe
       if (ranges)
         std::nth_element(widths.begin(), widths.begin() + static_cast<std::ptrdiff_t>(widths.size() / 2), widths.end());
       const auto if_ranges = [&](const std::string& text) { return ranges ? text : std::string("–"); };
-      const auto end_level = [&](float level) { return side.codebooks.empty() ? "–" : short_number(level); };
-      const std::vector<float> centroids =
-          side.codebooks.empty() ? std::vector<float>{0.0f} : side.codebooks.front().centroids;
-      table.rows.push_back(
-          {std::to_string(layer), side_name(which), if_ranges(short_number(lowest)), if_ranges(short_number(highest)),
-           if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""), if_ranges(std::to_string(constant)),
-           levels_of(side), end_level(centroids.front()), end_level(centroids.back()),
-           short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
-      Json books = Json::array();
-      for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);
+      const std::vector<std::vector<float>> books = codebooks_of(side);
+      const bool has_levels = !books.empty() && !books.front().empty();
+      const auto end_level = [&](bool first) {
+        if (!has_levels) return std::string("–");
+        return short_number(first ? books.front().front() : books.front().back());
+      };
+      table.rows.push_back({std::to_string(layer), side_name(which), if_ranges(short_number(lowest)),
+                            if_ranges(short_number(highest)),
+                            if_ranges(ranges ? short_number(widths[widths.size() / 2]) : ""),
+                            if_ranges(std::to_string(constant)), levels_of(side), end_level(true), end_level(false),
+                            short_number(100 * side.outlier_rate), std::to_string(side.exponent)});
       entry[side_name(which)] = {{"codebooks", books},
                                  {"outlier_rate", side.outlier_rate},
                                  {"exponent", side.exponent},

@@ -6,6 +6,7 @@
 
 #include <kvq/artifacts/internal/rounding_datasets.h>
 #include <kvq/artifacts/internal/schema.h>
+#include <kvq/artifacts/internal/turbo_datasets.h>
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
@@ -31,6 +32,7 @@ void write_side(const h5::Group& group, const KvShape& shape, const SideQuantize
   }
   write_codebooks(group, side);
   write_rounding(group, side);
+  write_outlier_channels(group, side);
 }
 
 SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe) {
@@ -55,6 +57,7 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   }
   read_codebooks(group, side);
   read_rounding(group, side);
+  read_outlier_channels(group, side);
   return side;
 }
 
@@ -90,6 +93,7 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
       root.set("table_bytes", table_bytes(quantizer));
     }
     root.write("fingerprints", {file.fingerprints.size()}, std::span(file.fingerprints));
+    write_turbo(root, quantizer);
     const h5::Group layers = root.create_group("layers");
     for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
       const h5::Group group = layers.create_group(schema::layer_name(static_cast<int>(layer)));
@@ -136,12 +140,14 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
   file.fingerprints = root.read_words("fingerprints", {h5::kAnyOrNone});
   if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end()))
     root.damaged("fingerprints", "is not sorted");
+  const TurboBySide turbo = read_turbo(root, quantizer);
   const h5::Group layers = root.open_group("layers");
   for (std::size_t layer = 0; layer < stored_layers(quantizer); ++layer) {
     const h5::Group group = layers.open_group(schema::layer_name(static_cast<int>(layer)));
     LayerQuantizer tensors;
     for (Side side : kSides) {
       tensors.side(side) = read_side(group.open_group(side_name(side)), quantizer.shape, quantizer.recipe.side(side));
+      tensors.side(side).turbo = turbo[static_cast<std::size_t>(side)];
     }
     quantizer.layers.push_back(std::move(tensors));
   }

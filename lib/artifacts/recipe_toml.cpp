@@ -10,6 +10,7 @@
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
 
@@ -40,6 +41,21 @@ std::string rounding_to_toml(Side which, const SideRecipe& side) {
   return text + fmt::format("clip = {}\n", toml_float(rounding.clip));
 }
 
+/// All that turbo knows.
+std::string turbo_to_toml(const SideRecipe& side) {
+  if (side.codebook != CodebookKind::Turbo) return "";
+  const TurboOptions& options = side.turbo;
+  std::string text = fmt::format("rotation = \"{}\"\n", word_of(kTurboRotationWords, options.hadamard));
+  text += fmt::format("marginal = \"{}\"\n", word_of(kMarginalWords, options.marginal));
+  text += fmt::format("norm = \"{}\"\n", word_of(kNormWords, options.norm));
+  text += fmt::format("qjl = {}\n", options.qjl);
+  if (options.outlier_channels != 0) {
+    text += fmt::format("outlier-channels = {}\n", options.outlier_channels);
+    text += fmt::format("outlier-bits = {}\n", options.outlier_bits);
+  }
+  return text + fmt::format("seed = {}\n", options.seed);
+}
+
 std::string side_to_toml(Side which, const SideRecipe& side) {
   std::string text = fmt::format("\n[{}]\n", side_name(which));
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
@@ -58,7 +74,7 @@ std::string side_to_toml(Side which, const SideRecipe& side) {
   text += fmt::format("qnorm = {}\n", side.qnorm);
   if (side.recent != 0) text += fmt::format("recent = {}\n", side.recent);
   if (side.flush != 0) text += fmt::format("flush = {}\n", side.flush);
-  return text + rounding_to_toml(which, side);
+  return text + rounding_to_toml(which, side) + turbo_to_toml(side);
 }
 
 /// All that the rule knows.
@@ -138,6 +154,16 @@ void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
   rounding.clip = table.number("clip").value_or(rounding.clip);
 }
 
+void read_turbo(const TomlTable& table, TurboOptions& options) {
+  read_word(table, "rotation", kTurboRotationWords, options.hadamard);
+  read_word(table, "marginal", kMarginalWords, options.marginal);
+  read_word(table, "norm", kNormWords, options.norm);
+  options.qjl = table.flag("qjl").value_or(options.qjl);
+  read_count(table, "outlier-channels", options.outlier_channels);
+  read_count(table, "outlier-bits", options.outlier_bits);
+  read_count(table, "seed", options.seed);
+}
+
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
   SideRecipe side;
   if (!table.text("codebook"))
@@ -147,7 +173,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   read_bits(table, side);
   if (table.text("axis")) {
     read_word(table, "axis", kAxisWords, side.axis);
-    if (!is_block_format(side.codebook)) {
+    if (!has_own_format(side.codebook)) {
       side.range = usual_range(side.axis);
       side.group = is_grouped(side.axis) ? kUsualGroup : 0;
     }
@@ -167,6 +193,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   read_count(table, "flush", side.flush);
   if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) side.flush = 0;
   read_rounding(table, which, side);
+  if (side.codebook == CodebookKind::Turbo) read_turbo(table, side.turbo);
   table.reject_unknown();
   return side;
 }

@@ -37,7 +37,7 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
 /// Magnitudes have no sign to rotate them by, and their products mean nothing.
 void check_signs(const Recipe& recipe, Side side, const std::string& query_heads) {
   const SideRecipe& part = recipe.side(side);
-  const bool weighted = part.weights != FitWeights::None && !is_block_format(part.codebook);
+  const bool weighted = part.weights != FitWeights::None && !has_own_format(part.codebook);
   const bool turned = part.post_rope || part.rotation != Rotation::None;
   if (query_heads == "joint" || !(needs_blocks(part) || (weighted && turned))) return;
   fail(ErrorKind::Usage,

@@ -48,7 +48,7 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side) {
 bool uses_gradients(const std::vector<Recipe>& recipes, Side side) {
   return std::any_of(recipes.begin(), recipes.end(), [&](const Recipe& recipe) {
     const SideRecipe& part = recipe.side(side);
-    return (part.weights != FitWeights::None && !is_block_format(part.codebook)) || needs_blocks(part);
+    return (part.weights != FitWeights::None && !has_own_format(part.codebook)) || needs_blocks(part);
   });
 }
 

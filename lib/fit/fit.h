@@ -15,8 +15,8 @@ namespace kvq {
 void check_query_heads(const Recipe& recipe, const std::string& query_heads);
 
 /// How well a recipe fits its calibration data, by side: mean over layers of sum(w (x_hat - decoded)²) / sum(w), with
-/// x_hat in [-1, 1] and the recipe's own weights; sinks and outliers, which stay exact, left out. NaN for q4_0, q8_0
-/// and fp8, which have no x_hat, and where nothing is quantized.
+/// x_hat in [-1, 1] and the recipe's own weights; sinks and outliers, which stay exact, left out. NaN for q4_0, q8_0,
+/// fp8 and turbo, which have no x_hat, and where nothing is quantized.
 struct FitReport {
   std::array<double, 2> error = {};
 };

@@ -1,8 +1,10 @@
 #include <kvq/fit/side_fitter.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 #include <kvq/fit/block_fisher.h>
 #include <kvq/fit/feedback_fitter.h>
@@ -11,6 +13,7 @@
 #include <kvq/quant/pooled_range.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
 
@@ -36,6 +39,7 @@ SideFitter::Key SideFitter::key_of(SideRecipe recipe, FitWeights weights, int si
   recipe.widths = Widths::Flat;
   recipe.rotation = Rotation::None;  // begin() had the data turned
   recipe.rounding = {};
+  recipe.turbo = {};
   recipe.weights = weights;
   return {recipe, sinks};
 }
@@ -145,6 +149,48 @@ Codebook SideFitter::fit_codebook(const SideQuantizer& quantizer, int segment, C
   return codebook;
 }
 
+/// Needs no data but the exponent, which norms must fit too, and the channels of most energy.
+void SideFitter::fit_turbo(SideQuantizer& quantizer) {
+  const SideRecipe& recipe = quantizer.recipe;
+  const auto known = std::find_if(turbo_.begin(), turbo_.end(), [&](const auto& entry) {
+    return entry.first.bits == recipe.bits && entry.first.turbo == recipe.turbo &&
+           entry.second->dim() == quantizer.head_dim;
+  });
+  if (known != turbo_.end()) {
+    quantizer.turbo = known->second;
+  } else {
+    quantizer.turbo =
+        std::make_shared<const TurboTables>(make_turbo_tables(recipe.turbo, recipe.bits, quantizer.head_dim));
+    turbo_.emplace_back(recipe, quantizer.turbo);
+  }
+  const auto dim = static_cast<std::size_t>(quantizer.head_dim);
+  double largest = 0;  // also of sinks: recent tokens and sinks have the same exponent
+  for (std::size_t first = 0; first < sample_.x.size(); first += dim) {
+    double square = 0;
+    for (const float value : sample_.x.subspan(first, dim)) square += static_cast<double>(value) * value;
+    largest = std::max(largest, square);
+  }
+  quantizer.exponent = choose_exponent(std::max(largest_.x, static_cast<float>(std::sqrt(largest))));
+  if (recipe.turbo.outlier_channels == 0) return;
+  std::vector<double> energy(static_cast<std::size_t>(sample_.width));
+  for (std::int64_t token = 0; token < sample_.tokens(); ++token) {
+    if (!sample_.counts(token)) continue;
+    const float* row = sample_.x.data() + token * sample_.width;
+    for (std::size_t channel = 0; channel < energy.size(); ++channel)
+      energy[channel] += static_cast<double>(row[channel]) * row[channel];
+  }
+  for (std::size_t head = 0; head < energy.size(); head += dim) {
+    std::vector<std::int32_t> order(dim);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+      return energy[head + static_cast<std::size_t>(a)] > energy[head + static_cast<std::size_t>(b)];
+    });
+    order.resize(static_cast<std::size_t>(recipe.turbo.outlier_channels));
+    std::sort(order.begin(), order.end());
+    quantizer.outlier_channels.insert(quantizer.outlier_channels.end(), order.begin(), order.end());
+  }
+}
+
 SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const ChannelThresholds* thresholds) {
   sample_.sinks = sinks;
   Result result;
@@ -153,9 +199,10 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
   quantizer.kv_heads = shape_.kv_heads;
   quantizer.head_dim = shape_.head_dim;
   quantizer.exponent = exponent_;
+  if (recipe.codebook == CodebookKind::Turbo) fit_turbo(quantizer);
   set_ranges(quantizer, thresholds);
   quantizer.outlier_rate = outlier_rate(recipe);
-  if (is_block_format(recipe.codebook)) {
+  if (has_own_format(recipe.codebook)) {
     result.error = std::numeric_limits<double>::quiet_NaN();
     return result;
   }

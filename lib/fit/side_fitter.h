@@ -1,6 +1,7 @@
 #pragma once
 // Fits one side of one layer for several recipes that share what can be shared. Internal to lib/fit.
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -26,7 +27,7 @@ class SideFitter {
 
   struct Result {
     SideQuantizer quantizer;
-    double error = 0;        ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight, NaN for block formats
+    double error = 0;  ///< sum(w (x_hat - decoded)²) / sum(w); 0 where nothing has weight, NaN for formats of their own
     bool fell_back = false;  ///< weights were asked for and all zero
   };
   /// `thresholds` are those of the recipe's outlier fraction; null where the recipe needs none.
@@ -45,6 +46,7 @@ class SideFitter {
   const NormalisedData& weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back);
   Codebook fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back);
   std::span<const double> blocks();
+  void fit_turbo(SideQuantizer& quantizer);
 
   int threads_;
   KvShape shape_;
@@ -61,6 +63,7 @@ class SideFitter {
   int rotary_dim_ = 0;
   std::vector<double> blocks_;  ///< of `block_sinks_`
   int block_sinks_ = -1;
+  std::vector<std::pair<SideRecipe, std::shared_ptr<const TurboTables>>> turbo_;  ///< the same for all layers
 };
 
 }  // namespace kvq

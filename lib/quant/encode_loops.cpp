@@ -2,48 +2,37 @@
 
 #include <bit>
 
-// GCC only: Clang knows no `#pragma GCC target`, and gets the portable loops at whatever level it is told to compile
-// for.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KVQ_SIMD_LEVELS 1
-#endif
-
 namespace kvq {
 
 namespace {
 
 namespace portable {
+#include <kvq/vector/nearest_code_body.h>
+
 #include "encode_loops_body.h"
-}
+}  // namespace portable
 
 #ifdef KVQ_SIMD_LEVELS
 #pragma GCC push_options
 #pragma GCC target("avx2")
 namespace avx2 {
+#include <kvq/vector/nearest_code_body.h>
+
 #include "encode_loops_body.h"
-}
+}  // namespace avx2
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 namespace avx512 {
+#include <kvq/vector/nearest_code_body.h>
+
 #include "encode_loops_body.h"
-}
+}  // namespace avx512
 #pragma GCC pop_options
 #endif
 
 }  // namespace
-
-SimdLevel best_simd_level() {
-#ifdef KVQ_SIMD_LEVELS
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
-    return SimdLevel::Avx512;
-  }
-  if (__builtin_cpu_supports("avx2")) return SimdLevel::Avx2;
-#endif
-  return SimdLevel::Portable;
-}
 
 const EncodeLoops& encode_loops(SimdLevel level) {
   switch (level) {

@@ -5,12 +5,9 @@
 
 #include <cstdint>
 
+#include <kvq/core/simd_level.h>
+
 namespace kvq {
-
-enum class SimdLevel { Portable, Avx2, Avx512 };
-
-/// What this CPU offers.
-SimdLevel best_simd_level();
 
 /// Pointers do not overlap unless said. `count` channels.
 struct EncodeLoops {

@@ -9,6 +9,7 @@
 #include <kvq/quant/page_footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
 
@@ -140,13 +141,17 @@ double nominal_bits(const Recipe& recipe) {
 
 std::int64_t table_bytes(const Quantizer& quantizer) {
   std::int64_t numbers = 0;
+  for (const Side which : kSides) {  // one for all layers
+    if (!quantizer.layers.empty() && quantizer.layers[0].side(which).turbo)
+      numbers += quantizer.layers[0].side(which).turbo->numbers();
+  }
   for (const LayerQuantizer& layer : quantizer.layers) {
     for (const Side which : kSides) {
       const SideQuantizer& side = layer.side(which);
       numbers += static_cast<std::int64_t>(side.lower.size() + side.upper.size()) + 1;  // 1: the exponent
-      numbers +=
-          static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() + side.feedback.order.size() +
-                                    side.feedback.updates.size() + side.feedback.hessian.size());
+      numbers += static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() +
+                                           side.feedback.order.size() + side.feedback.updates.size() +
+                                           side.feedback.hessian.size() + side.outlier_channels.size());
       for (const Codebook& codebook : side.codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
     }
   }

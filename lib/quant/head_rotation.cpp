@@ -8,10 +8,8 @@
 
 namespace kvq {
 
-int hadamard_block(int head_dim) { return head_dim & -head_dim; }
-
 HeadRotation::HeadRotation(std::span<const float> scale, int kv_heads, int head_dim)
-    : width_(kv_heads * head_dim), block_(hadamard_block(head_dim)) {
+    : loops_(&orthogonal_loops()), width_(kv_heads * head_dim), block_(hadamard_block(head_dim)) {
   if (scale.size() != static_cast<std::size_t>(width_)) {
     fail(ErrorKind::Mismatch,
          fmt::format("quantizer has {} scales of a rotation for {} channels", scale.size(), width_));
@@ -25,31 +23,18 @@ HeadRotation::HeadRotation(std::span<const float> scale, int kv_heads, int head_
   }
 }
 
-void HeadRotation::mix(float* row) const {
-  for (int step = 1; step < block_; step *= 2) {
-    for (int first = 0; first < width_; first += 2 * step) {
-      float *a = row + first, *b = a + step;
-      for (int channel = 0; channel < step; ++channel) {
-        const float sum = a[channel] + b[channel], difference = a[channel] - b[channel];
-        a[channel] = sum;
-        b[channel] = difference;
-      }
-    }
-  }
-}
-
 void HeadRotation::forward(std::span<float> x) const {
   for (std::size_t token = 0; token < x.size(); token += static_cast<std::size_t>(width_)) {
     float* row = x.data() + token;
     for (int channel = 0; channel < width_; ++channel) row[channel] *= forward_[static_cast<std::size_t>(channel)];
-    mix(row);
+    loops_->mix_blocks(row, width_, block_);
   }
 }
 
 void HeadRotation::inverse(std::span<float> x) const {
   for (std::size_t token = 0; token < x.size(); token += static_cast<std::size_t>(width_)) {
     float* row = x.data() + token;
-    mix(row);
+    loops_->mix_blocks(row, width_, block_);
     for (int channel = 0; channel < width_; ++channel) row[channel] *= inverse_[static_cast<std::size_t>(channel)];
   }
 }

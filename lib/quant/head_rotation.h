@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-namespace kvq {
+#include <kvq/vector/orthogonal.h>
+#include <kvq/vector/orthogonal_loops.h>
 
-/// Largest power of two that divides `head_dim`.
-int hadamard_block(int head_dim);
+namespace kvq {
 
 class HeadRotation {
  public:
@@ -26,8 +26,7 @@ class HeadRotation {
   void inverse(std::span<float> x) const;
 
  private:
-  void mix(float* row) const;
-
+  const OrthogonalLoops* loops_;
   int width_, block_;
   std::vector<float> forward_, inverse_;  ///< `[kv_heads * head_dim]`
 };

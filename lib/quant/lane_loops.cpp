@@ -1,10 +1,5 @@
 #include <kvq/quant/lane_loops.h>
 
-// GCC only, as in encode_loops.cpp.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KVQ_SIMD_LEVELS 1
-#endif
-
 namespace kvq {
 
 namespace {

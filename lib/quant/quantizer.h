@@ -2,6 +2,7 @@
 // A fitted quantizer: everything that encoding and decoding need, and nothing else.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include <kvq/quant/recipe.h>
 
 namespace kvq {
+
+struct TurboTables;
 
 /// What rounding with feedback needs (rounding_recipe.h, docs/method.md); empty where the recipe does not ask for it.
 struct FeedbackTables {
@@ -33,6 +36,9 @@ struct SideQuantizer {
   std::vector<std::int32_t> widths;   ///< `[kv_heads, head_dim]` bits of each channel, widths=pair only
   std::vector<float> rotation_scale;  ///< `[kv_heads, head_dim]` scale of HeadRotation, rotate=hadamard only
   FeedbackTables feedback;
+
+  std::shared_ptr<const TurboTables> turbo;    ///< one for all layers, codebook turbo only
+  std::vector<std::int32_t> outlier_channels;  ///< `[kv_heads, turbo.outlier_channels]`, ascending in each head
 
   int width() const { return kv_heads * head_dim; }
   /// Not with share=N.

@@ -9,6 +9,7 @@
 #include <kvq/core/error.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
 
@@ -34,6 +35,7 @@ void validate_side(const SideRecipe& side, Side which) {
     if (word) contradiction(name, fmt::format("{} is for fitted codebooks (nuq); {} is not fitted", word, kind));
   }
   validate_method(side, which);
+  if (const auto problem = turbo_problem(side)) contradiction(name, *problem);
   if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 

@@ -8,6 +8,7 @@
 #include <kvq/core/side.h>
 #include <kvq/quant/eviction.h>
 #include <kvq/quant/rounding_recipe.h>
+#include <kvq/vector/turbo_options.h>
 
 namespace kvq {
 
@@ -16,8 +17,9 @@ enum class CodebookKind {
   Int,  ///< uniform grid over the range
   Nf,   ///< NormalFloat: quantiles of a normal, scaled to [-1, 1] (QLoRA), for any number of bits
   Q4_0,
-  Q8_0,  ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
-  Fp8,   ///< e4m3, each value by itself
+  Q8_0,   ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
+  Fp8,    ///< e4m3, each value by itself
+  Turbo,  ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
 };
 enum class Axis {
   Channel,       ///< one range per channel, over tokens
@@ -29,7 +31,7 @@ enum class RangeKind {
   Static,  ///< calibrated: of each channel, or pooled over the channels that share a range (token, token-group)
   Online,  ///< minimum and maximum of what shares the range (token, token-group, channel-group)
   Window,  ///< the evaluated window's own range: an oracle, simulated only, never counted as a cache
-  None,    ///< values are coded as they are (fp8)
+  None,    ///< fp8: values are coded as they are; turbo: by the norm of their head vector
 };
 /// Which values stay exact.
 enum class OutlierRule {
@@ -66,6 +68,7 @@ struct SideRecipe {
   Widths widths = Widths::Flat;
   Rotation rotation = Rotation::None;
   RoundingRecipe rounding;
+  TurboOptions turbo;  ///< codebook turbo only
   bool operator==(const SideRecipe&) const = default;
 };
 

@@ -44,6 +44,12 @@ NamedMethod flexgen(int bits) {
   return method;
 }
 
+NamedMethod turbo(int bits) {
+  NamedMethod method{usual_side(Side::Key, CodebookKind::Turbo), usual_side(Side::Value, CodebookKind::Turbo)};
+  method.key.bits = method.value.bits = bits;
+  return method;
+}
+
 NamedMethod block_format(CodebookKind kind) {
   NamedMethod method{usual_side(Side::Key, kind), usual_side(Side::Value, kind)};
   method.key.post_rope = true;
@@ -60,13 +66,14 @@ std::optional<NamedMethod> find_named_method(std::string_view name) {
   if (family == "kivi") return kivi(bits);
   if (family == "atom") return atom(bits);
   if (family == "flexgen") return flexgen(bits);
+  if (family == "turbo") return turbo(bits);
   return std::nullopt;
 }
 
 const std::vector<std::string>& named_methods() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = {"q4_0", "q8_0", "fp8"};
-    for (const char* family : {"kivi", "atom", "flexgen"}) {
+    for (const char* family : {"kivi", "atom", "flexgen", "turbo"}) {
       for (int bits = 1; bits <= 8; ++bits) all.push_back(fmt::format("{}{}", family, bits));
     }
     return all;

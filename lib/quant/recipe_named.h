@@ -8,6 +8,8 @@
 //             with an fp16 scale and a zero point of B bits.
 //   flexgenB  FlexGen (Sheng et al., arXiv 2303.06865): keys and values per token in groups of 64 channels. Its models
 //             have no RoPE; here it comes after it, on what an attention kernel reads.
+//   turboB    TurboQuant (Zandieh et al., arXiv 2504.19874): keys before RoPE and values by head vectors, each its norm
+//             and the codes of its rotated direction.
 //   q4_0, q8_0, fp8   what llama.cpp and others keep, after RoPE
 //
 // None keeps sinks unless told so.

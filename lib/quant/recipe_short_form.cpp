@@ -24,6 +24,7 @@
 #include <kvq/quant/recipe_named.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
 
@@ -31,7 +32,7 @@ namespace {
 
 constexpr std::string_view kKnownKinds =
     "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kvq1.5, kvq2, kvq3, kvq4; kiviB, atomB, "
-    "flexgenB; q4_0, q8_0, fp8; or none";
+    "flexgenB, turboB; q4_0, q8_0, fp8; or none";
 constexpr std::string_view kKnownWords =
     "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%, group=N, rule=, zero=, "
     "recent=N, flush=N";
@@ -82,6 +83,7 @@ struct Parser {
   EvictionRecipe evicted() const;
   void head(std::string_view text);
   bool rounding_word(const std::string& text, const std::string& name, const std::string& argument);
+  bool turbo_word(const std::string& name, const std::string& argument);
   void word(const std::string& text);
   void apply_range();
 };
@@ -148,6 +150,7 @@ void Parser::head(std::string_view text) {
   double outliers = 0.0;
   if (dash != std::string_view::npos) outliers = percent("the share of outliers", numbers.substr(dash + 1));
   if (outliers >= 0.5) refuse(fmt::format("{} % of outliers; it must be below 50 %", format_percent(outliers)));
+  if (*kind == CodebookKind::Turbo) key = usual_side(Side::Key, *kind), value = usual_side(Side::Value, *kind);
   for_sides([&](SideRecipe& side) {
     side.codebook = *kind;
     side.bits = bits;
@@ -167,6 +170,14 @@ bool Parser::rounding_word(const std::string& text, const std::string& name, con
   } else {
     for_sides(take);
   }
+  if (result == WordResult::Refused) refuse(problem);
+  return result == WordResult::Taken;
+}
+
+bool Parser::turbo_word(const std::string& name, const std::string& argument) {
+  WordResult result = WordResult::Unknown;
+  std::string problem;
+  for_sides([&](SideRecipe& side) { result = take_turbo_word(side.turbo, name, argument, problem); });
   if (result == WordResult::Refused) refuse(problem);
   return result == WordResult::Taken;
 }
@@ -216,9 +227,9 @@ void Parser::word(const std::string& text) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (eviction.take(name, argument, problem)) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
-  } else if (!rounding_word(text, name, argument)) {
-    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}", text, kKnownWords, kKnownEvictionWords,
-                       known_rounding_words()));
+  } else if (!rounding_word(text, name, argument) && !turbo_word(name, argument)) {
+    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}", text, kKnownWords, kKnownEvictionWords,
+                       known_rounding_words(), kKnownTurboWords));
   }
 }
 
@@ -322,6 +333,7 @@ std::vector<std::string> words_of(const SideRecipe& side, Side which, const Side
   if (side.qnorm) words.emplace_back("qnorm");
   add_method_words(words, side, other);
   append_rounding_words(words, side, other);
+  append_turbo_words(words, side.turbo);
   return words;
 }
 
@@ -375,7 +387,7 @@ std::string quantizing_form(const Recipe& recipe) {
     if (parse_unchecked(name) == recipe) return name;
   }
   const std::string sinks = fmt::format("sink={}", recipe.sinks);
-  const bool no_usual_sinks = is_block_format(recipe.key.codebook) && is_block_format(recipe.value.codebook);
+  const bool no_usual_sinks = has_own_format(recipe.key.codebook) && has_own_format(recipe.value.codebook);
   const bool default_sinks = recipe.sinks == (no_usual_sinks ? 0 : Recipe{}.sinks);
   std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
   if (!default_sinks) words.push_back(sinks);

@@ -7,6 +7,7 @@
 #include <kvq/core/error.h>
 #include <kvq/kernels/layout/packed_layout.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
 
@@ -21,17 +22,17 @@ constexpr int kMostGroup = 1 << 20, kMostExact = 1 << 20;
 /// For messages.
 std::string range_text(RangeKind range) { return fmt::format("range={}", word_of(kRangeWords, range)); }
 
-void validate_block_format(const SideRecipe& side, Side which) {
+void validate_own_format(const SideRecipe& side, Side which) {
   const SideRecipe usual = usual_side(which, side.codebook);
   const std::string kind = word_of(kCodebookWords, side.codebook);
-  const char* word = side.bits != usual.bits               ? "another number of bits"
-                     : side.axis != usual.axis             ? "another axis"
-                     : side.group != usual.group           ? "another group"
-                     : side.range != usual.range           ? "another range"
-                     : side.outliers != 0 || side.cap != 0 ? "outliers"
-                     : side.rule != OutlierRule::Usual     ? "a rule for outliers"
-                     : side.integer_zero                   ? "a zero point"
-                                                           : nullptr;
+  const char* word = side.bits != usual.bits && side.codebook != CodebookKind::Turbo ? "another number of bits"
+                     : side.axis != usual.axis                                       ? "another axis"
+                     : side.group != usual.group                                     ? "another group"
+                     : side.range != usual.range                                     ? "another range"
+                     : side.outliers != 0 || side.cap != 0                           ? "outliers"
+                     : side.rule != OutlierRule::Usual                               ? "a rule for outliers"
+                     : side.integer_zero                                             ? "a zero point"
+                                                                                     : nullptr;
   if (word) contradiction(which, fmt::format("{} is a fixed format; it cannot have {}", kind, word));
 }
 
@@ -48,7 +49,7 @@ void validate_axis(const SideRecipe& side, Side which) {
                               "them or be a multiple (8, 16, 32, 64, 128, …)",
                               side.group, layout::kPageTokens));
   }
-  if (side.range == RangeKind::None) contradiction(which, "range=none is for fp8");
+  if (side.range == RangeKind::None) contradiction(which, "range=none is for fp8 and turbo");
   if (side.axis == Axis::Channel && side.range == RangeKind::Online) {
     contradiction(which,
                   "range=online on axis channel would change with every token: axis channel-group, token or "
@@ -103,6 +104,8 @@ bool is_block_format(CodebookKind kind) {
   return kind == CodebookKind::Q4_0 || kind == CodebookKind::Q8_0 || kind == CodebookKind::Fp8;
 }
 
+bool has_own_format(CodebookKind kind) { return is_block_format(kind) || kind == CodebookKind::Turbo; }
+
 bool is_grouped(Axis axis) { return axis == Axis::ChannelGroup || axis == Axis::TokenGroup; }
 
 RangeKind usual_range(Axis axis) { return axis == Axis::Channel ? RangeKind::Static : RangeKind::Online; }
@@ -110,12 +113,12 @@ RangeKind usual_range(Axis axis) { return axis == Axis::Channel ? RangeKind::Sta
 SideRecipe usual_side(Side which, CodebookKind kind) {
   SideRecipe side = default_side(which);
   side.codebook = kind;
-  if (!is_block_format(kind)) return side;
-  const bool fp8 = kind == CodebookKind::Fp8;
-  side.bits = kind == CodebookKind::Q4_0 ? 4 : 8;
-  side.axis = fp8 ? Axis::Token : Axis::TokenGroup;
-  side.group = fp8 ? 0 : kBlockFormatChannels;
-  side.range = fp8 ? RangeKind::None : RangeKind::Online;
+  if (!has_own_format(kind)) return side;
+  const bool whole = kind == CodebookKind::Fp8 || kind == CodebookKind::Turbo;  // no blocks
+  side.bits = kind == CodebookKind::Q4_0 || kind == CodebookKind::Turbo ? 4 : 8;
+  side.axis = whole ? Axis::Token : Axis::TokenGroup;
+  side.group = whole ? 0 : kBlockFormatChannels;
+  side.range = whole ? RangeKind::None : RangeKind::Online;
   return side;
 }
 
@@ -148,14 +151,14 @@ bool needs_thresholds_file(const SideRecipe& side) {
 }
 
 bool is_streaming(const SideRecipe& side) {
-  if (is_block_format(side.codebook) || side.integer_zero) return false;
+  if (has_own_format(side.codebook) || side.integer_zero) return false;
   const OutlierRule rule = outlier_rule(side);
   if (side.range != RangeKind::Online) return side.outliers == 0.0 || rule == OutlierRule::Threshold;
   return side.axis == Axis::Token && (side.outliers == 0.0 || rule == OutlierRule::TopK);
 }
 
 int codebook_count(const SideRecipe& side, int kv_heads, int head_dim) {
-  if (is_block_format(side.codebook)) return 0;
+  if (has_own_format(side.codebook)) return 0;
   if (side.share == Share::Channels) return kv_heads * head_dim / side.share_channels;
   return side.share == Share::Head ? kv_heads : 1;
 }
@@ -171,6 +174,7 @@ void check_shape(const Recipe& recipe, int kv_heads, int head_dim) {
           fmt::format("recipe {}: {} has blocks of {} channels of a head; heads of {} channels cannot be cut into them",
                       short_form(recipe), word_of(kCodebookWords, side.codebook), kBlockFormatChannels, head_dim));
     }
+    if (side.codebook == CodebookKind::Turbo) check_turbo_shape(recipe, which, head_dim);
     if (side.share == Share::Channels && head_dim % side.share_channels != 0) {
       fail(ErrorKind::Usage, fmt::format("recipe {}: share={} must divide a head's {} channels ({} kv heads)",
                                          short_form(recipe), side.share_channels, head_dim, kv_heads));
@@ -202,7 +206,7 @@ std::string packed_refusal(const Recipe& recipe) {
     std::string reason;
     if (side.range == RangeKind::Window) {
       reason = "range=window is an oracle that knows the evaluated window";
-    } else if (is_block_format(side.codebook)) {
+    } else if (has_own_format(side.codebook)) {
       reason = fmt::format("pages have no place for {}", word_of(kCodebookWords, side.codebook));
     } else if (exact_window(recipe, which).waits()) {
       reason = "pages hold tokens that are quantized at once, and recent tokens and groups of tokens wait";
@@ -225,8 +229,8 @@ std::string packed_refusal(const Recipe& recipe) {
 }
 
 void validate_method(const SideRecipe& side, Side which) {
-  if (is_block_format(side.codebook)) {
-    validate_block_format(side, which);
+  if (has_own_format(side.codebook)) {
+    validate_own_format(side, which);
   } else {
     validate_axis(side, which);
     validate_outliers(side, which);

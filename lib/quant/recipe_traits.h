@@ -14,6 +14,8 @@ inline constexpr int kBlockFormatChannels = 32;  ///< q4_0, q8_0
 
 /// q4_0, q8_0, fp8: fixed codes without codebook.
 bool is_block_format(CodebookKind kind);
+/// These and turbo: formats of their own, with neither axis, range, outliers nor fitted codebook to choose.
+bool has_own_format(CodebookKind kind);
 bool is_grouped(Axis axis);
 
 /// What a side is when nothing but its codebook is named: KVQuant's choice, or the only one of a block format.
@@ -38,9 +40,11 @@ bool needs_thresholds_file(const SideRecipe& side);
 /// the k largest and smallest exact. What is not goes through RangeFinder.
 bool is_streaming(const SideRecipe& side);
 
-/// Runs of channels that share a codebook; 0 for block formats. With widths=pair the one run has a codebook per width.
+/// Runs of channels that share a codebook; 0 for formats of their own. With widths=pair the one run has a codebook per
+/// width.
 int codebook_count(const SideRecipe& side, int kv_heads, int head_dim);
-/// Throws Usage for shapes that the recipe cannot be used with (blocks of 32, codebooks per group of channels).
+/// Throws Usage for shapes that the recipe cannot be used with (blocks of 32, codebooks per group of channels, turbo's
+/// rotation and outlier channels).
 void check_shape(const Recipe& recipe, int kv_heads, int head_dim);
 
 /// Which tokens of a cache are exact. Tokens are settled for good: first as sinks, exact, then quantized, in order.

@@ -106,7 +106,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
   if ((chooses_codes || side.rotation != Rotation::None) && (!is_streaming(side) || side.share == Share::Channels)) {
     return "feedback, icm, widths=, levels= and rotate= are for tokens that are coded one by one with thresholds of "
            "channels or one range per token, and codebooks per layer or head: no groups, rule=, zero=, share=N, "
-           "q4_0, q8_0 or fp8 beside them";
+           "q4_0, q8_0, fp8 or turbo beside them";
   }
   if (rounding.icm < 0 || rounding.icm > kMostPasses)
     return fmt::format("icm={}; 0 to {} passes are possible", rounding.icm, kMostPasses);
@@ -120,7 +120,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "order= is the order of feedback and icm; there is neither";
   if (rounding.damp != RoundingRecipe{}.damp && !needs_blocks(side))
     return "damp= is for feedback, icm and widths=pair; there is none of them";
-  if (rounding.clip != 1.0 && is_block_format(side.codebook))
+  if (rounding.clip != 1.0 && has_own_format(side.codebook))
     return "clip= cuts gradients, but fixed formats fit nothing";
   if (rounding.clip != 1.0 && side.weights == FitWeights::None && !needs_blocks(side))
     return "clip= cuts gradients, but nothing here uses them (weights=none)";

@@ -3,6 +3,7 @@
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
 
@@ -11,6 +12,15 @@ layout::SideShape side_shape(const SideQuantizer& side) {
   layout::SideShape shape;
   shape.kv_heads = side.kv_heads, shape.head_dim = side.head_dim;
   shape.bits = recipe.bits;
+  if (recipe.codebook == CodebookKind::Turbo) {
+    // A row of a head: its codes in whole bytes, and its norms, which are scales without a zero point.
+    const TurboSizes sizes = turbo_sizes(recipe.turbo, recipe.bits, side.head_dim);
+    shape.head_code_bits = std::int64_t{8} * layout::kPageTokens * sizes.code_bytes;
+    shape.token_ranges = true;
+    shape.ranges = side.kv_heads * sizes.norms;
+    shape.zero_bits = 0;
+    return shape;
+  }
   if (recipe.levels != 0) {
     shape.head_code_bits = side.head_dim * layout::grouped_row_bits(recipe.levels, layout::kPageTokens);
   } else if (recipe.widths == Widths::Pair) {

@@ -18,6 +18,7 @@
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 #include <kvq/quant/scaled_half.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
 
@@ -170,7 +171,70 @@ struct Grouped final : SideSimulator::Method {
   std::vector<Segment> segments;
 };
 
+/// Head vectors to their bytes and back.
+struct Turbo final : SideSimulator::Method {
+  explicit Turbo(const SideQuantizer& quantizer)
+      : kv_heads(quantizer.kv_heads), head_dim(quantizer.head_dim), shared(quantizer.outlier_channels.empty()) {
+    const auto outliers = static_cast<std::size_t>(quantizer.recipe.turbo.outlier_channels);
+    if (!quantizer.turbo || quantizer.turbo->dim() != head_dim ||
+        quantizer.outlier_channels.size() != outliers * static_cast<std::size_t>(kv_heads)) {
+      fail(ErrorKind::Mismatch,
+           fmt::format("quantizer has no tables of turbo for {} kv heads of {} channels", kv_heads, head_dim));
+    }
+    for (int kv_head = 0; kv_head < (shared ? 1 : kv_heads); ++kv_head) {
+      const auto first = quantizer.outlier_channels.begin() + static_cast<std::ptrdiff_t>(outliers) * kv_head;
+      codecs.emplace_back(quantizer.turbo,
+                          std::vector<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(outliers)),
+                          quantizer.exponent);
+    }
+  }
+
+  void round_trip(std::span<float> x, std::int64_t, int threads, std::span<std::uint32_t> outliers) const override {
+    std::fill(outliers.begin(), outliers.end(), 0u);
+    const std::int64_t width = std::int64_t{kv_heads} * head_dim;
+    parallel_ranges(static_cast<std::int64_t>(x.size()) / width, kSimulateTokens, threads,
+                    [&](std::int64_t begin, std::int64_t end) {
+                      const auto part = x.subspan(static_cast<std::size_t>(begin * width),
+                                                  static_cast<std::size_t>((end - begin) * width));
+                      if (shared) {
+                        code(codecs[0], part, begin * kv_heads, 1, 0);
+                      } else {
+                        for (int kv_head = 0; kv_head < kv_heads; ++kv_head) of_head(kv_head, part, begin);
+                      }
+                    });
+  }
+
+  /// Rows number `first` + i · `step` of all kv heads' rows.
+  void code(const TurboCodec& codec, std::span<float> rows, std::int64_t first, int step, int kv_head) const {
+    std::vector<std::byte> bytes;
+    try {
+      codec.encode(rows, bytes);
+    } catch (const VectorOverflow& overflow) {
+      const std::int64_t row = first + overflow.row * step + kv_head;
+      throw ExactOverflow(row / kv_heads, static_cast<int>(row % kv_heads) * head_dim + overflow.channel,
+                          overflow.value, overflow.limit);
+    }
+    codec.decode(bytes, rows);
+  }
+
+  void of_head(int kv_head, std::span<float> x, std::int64_t first_token) const {
+    const auto dim = static_cast<std::size_t>(head_dim), width = dim * static_cast<std::size_t>(kv_heads);
+    std::vector<float> rows(x.size() / static_cast<std::size_t>(kv_heads));
+    float* head = x.data() + static_cast<std::size_t>(kv_head) * dim;
+    for (std::size_t token = 0; token < x.size() / width; ++token)
+      std::copy_n(head + token * width, dim, rows.begin() + static_cast<std::ptrdiff_t>(token * dim));
+    code(codecs[static_cast<std::size_t>(kv_head)], rows, first_token * kv_heads, kv_heads, kv_head);
+    for (std::size_t token = 0; token < x.size() / width; ++token)
+      std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(token * dim), dim, head + token * width);
+  }
+
+  int kv_heads, head_dim;
+  bool shared;  ///< no outlier channels: one codec for all heads
+  std::vector<TurboCodec> codecs;
+};
+
 std::shared_ptr<const SideSimulator::Method> make_method(const SideQuantizer& quantizer) {
+  if (quantizer.recipe.codebook == CodebookKind::Turbo) return std::make_shared<Turbo>(quantizer);
   if (is_block_format(quantizer.recipe.codebook)) return std::make_shared<BlockFormat>(quantizer);
   if (is_streaming(quantizer.recipe)) return std::make_shared<Streaming>(quantizer);
   return std::make_shared<Grouped>(quantizer);

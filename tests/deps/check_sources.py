@@ -25,12 +25,12 @@ MAY_INCLUDE = {
     "lib/text": {"core", "formats"},
     "lib/tasks": {"core", "formats", "text"},
     "lib/quant": {"core", "stats", LAYOUT, "vector"},
-    "lib/artifacts": {"core", "config", "quant"},
+    "lib/artifacts": {"core", "config", "vector", "quant"},
     "lib/model": {"core", "formats"},
     "lib/cache": {"core", LAYOUT, "quant", "model"},
     "lib/cuda": {"core", LAYOUT, "kernels/cuda", "quant", "model", "cache"},
     "lib/calib": {"core", "stats", "text", "model", "artifacts"},
-    "lib/fit": {"core", "stats", "quant", "artifacts"},
+    "lib/fit": {"core", "stats", "vector", "quant", "artifacts"},
     "lib/eval": {"core", "stats", "text", "tasks", "quant", "model", "cache", "fit", "artifacts", "report"},
 }
 # Third-party headers that belong to one place.

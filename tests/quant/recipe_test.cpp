@@ -91,7 +91,7 @@ TEST_CASE("What is not a recipe is refused with what would be") {
                                                                 {"nuq", "nuqB"},
                                                                 {"nuq33", "1 to 8"},
                                                                 {"", "nuqB"},
-                                                                {"turbo3", "nuqB"},
+                                                                {"turbo3000", "nuqB"},
                                                                 {"nuq3-1", "percentage"},
                                                                 {"nuq3-%", "percentage"},
                                                                 {"nuq3--1%", "percentage"},

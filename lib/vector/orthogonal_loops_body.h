@@ -1,0 +1,73 @@
+// No include guard: orthogonal_loops.cpp includes this once per instruction set, each time in a namespace of its own.
+
+/// Rows together, so that a matrix that is larger than the registers is read once for all of them.
+template <int kRows>
+inline void multiply_rows(const float* __restrict columns, int dim, const float* __restrict x, float* __restrict y) {
+  constexpr int kLanes = KVQ_HADAMARD_LANES > 1 ? KVQ_HADAMARD_LANES : 4;
+  int first = 0;
+#if KVQ_HADAMARD_LANES > 1
+  for (; first + 2 * kLanes <= dim; first += 2 * kLanes) {
+    MixVector low[kRows] = {}, high[kRows] = {};
+    for (int j = 0; j < dim; ++j) {
+      const float* column = columns + static_cast<std::int64_t>(j) * dim + first;
+      MixVector a, b;
+      std::memcpy(&a, column, sizeof a);
+      std::memcpy(&b, column + kLanes, sizeof b);
+#pragma GCC unroll 8
+      for (int row = 0; row < kRows; ++row) {
+        const float factor = x[static_cast<std::int64_t>(row) * dim + j];
+        low[row] += factor * a;
+        high[row] += factor * b;
+      }
+    }
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      float* out = y + static_cast<std::int64_t>(row) * dim + first;
+      std::memcpy(out, &low[row], sizeof low[row]);
+      std::memcpy(out + kLanes, &high[row], sizeof high[row]);
+    }
+  }
+#endif
+  for (; first < dim; first += kLanes) {
+    const int count = dim - first < kLanes ? dim - first : kLanes;
+    for (int row = 0; row < kRows; ++row) {
+      float sum[kLanes] = {};
+      for (int j = 0; j < dim; ++j) {
+        const float factor = x[static_cast<std::int64_t>(row) * dim + j];
+        const float* column = columns + static_cast<std::int64_t>(j) * dim + first;
+        for (int lane = 0; lane < count; ++lane) sum[lane] += factor * column[lane];
+      }
+      for (int lane = 0; lane < count; ++lane) y[static_cast<std::int64_t>(row) * dim + first + lane] = sum[lane];
+    }
+  }
+}
+
+inline void multiply(const float* columns, int dim, const float* x, std::int64_t rows, float* y) {
+  constexpr int kTogether = 4;
+  std::int64_t row = 0;
+  for (; row + kTogether <= rows; row += kTogether)
+    multiply_rows<kTogether>(columns, dim, x + row * dim, y + row * dim);
+  for (; row < rows; ++row) multiply_rows<1>(columns, dim, x + row * dim, y + row * dim);
+}
+
+inline float dot(const float* a, const float* b, int count) {
+  constexpr int kSums = 16;
+  float sums[kSums] = {};
+  int first = 0;
+  for (; first + kSums <= count; first += kSums) {
+#pragma GCC unroll 16
+    for (int lane = 0; lane < kSums; ++lane) sums[lane] += a[first + lane] * b[first + lane];
+  }
+  for (int lane = 0; first + lane < count; ++lane) sums[lane] += a[first + lane] * b[first + lane];
+  for (int half = kSums / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
+inline void look_up(const std::uint8_t* __restrict codes, int count, const float* __restrict levels,
+                    float* __restrict y) {
+  for (int index = 0; index < count; ++index) y[index] = levels[codes[index]];
+}
+
+inline constexpr OrthogonalLoops kLoops = {mix_blocks, multiply, dot, assign_codes, look_up};

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <kvq/vector/turbo_bits.h>
+#include <kvq/vector/turbo_codec.h>
+
+namespace kvq {
+
+namespace {
+
+TurboPart make_part(const TurboOptions& options, int bits, int dim, std::uint64_t stream) {
+  // Four streams of numbers for each seed: rotation and sketch of either part.
+  const std::uint64_t seed = static_cast<std::uint64_t>(options.seed) * 4 + stream;
+  TurboPart part{bits,
+                 options.hadamard ? OrthogonalTransform::hadamard(dim, seed) : OrthogonalTransform::random(dim, seed),
+                 {},
+                 std::nullopt};
+  if (options.qjl) part.sketch = SignSketch::random(dim, seed + 1);
+  if (part.code_bits() > 0) {
+    const auto levels = marginal_codebook(options.marginal, dim, part.code_bits());
+    part.levels.assign(levels.begin(), levels.end());
+  }
+  return part;
+}
+
+/// Codes and signs, each in whole bytes.
+std::int64_t part_bytes(int dim, int bits, bool sketch) {
+  return sketch ? packed_bytes(dim, bits - 1) + packed_bytes(dim, 1) : packed_bytes(dim, bits);
+}
+
+}  // namespace
+
+std::int64_t TurboPart::code_bytes() const { return part_bytes(dim(), bits, sketch.has_value()); }
+
+TurboSizes turbo_sizes(const TurboOptions& options, int bits, int dim) {
+  TurboSizes sizes;
+  const auto add = [&](int channels, int channel_bits) {
+    sizes.norms += options.qjl && channel_bits > 1 ? 2 : 1;
+    sizes.code_bytes += part_bytes(channels, channel_bits, options.qjl);
+  };
+  add(dim - options.outlier_channels, bits);
+  if (options.outlier_channels > 0) add(options.outlier_channels, options.outlier_bits);
+  return sizes;
+}
+
+int TurboTables::dim() const {
+  int sum = 0;
+  for (const TurboPart& part : parts) sum += part.dim();
+  return sum;
+}
+
+std::int64_t TurboTables::row_bytes() const {
+  std::int64_t sum = 0;
+  for (const TurboPart& part : parts) sum += 2 * part.norms() + part.code_bytes();
+  return sum;
+}
+
+std::int64_t TurboTables::numbers() const {
+  std::int64_t sum = 0;
+  for (const TurboPart& part : parts) {
+    sum += static_cast<std::int64_t>(part.rotation.table().size() + part.levels.size());
+    if (part.sketch) sum += static_cast<std::int64_t>(part.sketch->table().size());
+  }
+  return sum;
+}
+
+void check_turbo_dim(const TurboOptions& options, int dim) {
+  const auto check = [&](int part, const char* what) {
+    if (part < 2) {
+      fail(ErrorKind::Usage, fmt::format("{} of {} channels of a head: a direction needs 2 at least", what, part));
+    }
+    if (options.hadamard && !OrthogonalTransform::has_hadamard(part)) {
+      fail(ErrorKind::Usage,
+           fmt::format("rotation=hadamard mixes powers of two from 8 on, and none of them divides {} {} "
+                       "channels; rotation=random turns any number",
+                       what, part));
+    }
+  };
+  if (options.outlier_channels > 0) check(options.outlier_channels, "outlier-channels:");
+  check(dim - options.outlier_channels, options.outlier_channels > 0 ? "the other" : "all");
+}
+
+TurboTables make_turbo_tables(const TurboOptions& options, int bits, int dim) {
+  check_turbo_dim(options, dim);
+  TurboTables tables{{}, options.norm};
+  tables.parts.push_back(make_part(options, bits, dim - options.outlier_channels, 0));
+  if (options.outlier_channels > 0)
+    tables.parts.push_back(make_part(options, options.outlier_bits, options.outlier_channels, 2));
+  return tables;
+}
+
+}  // namespace kvq
