@@ -38,8 +38,8 @@ double gauss_moment(double t) {
 }  // namespace
 
 TEST_CASE("Levels for a normal variable are Max's (1960, table I)") {
-  // J. Max, Quantizing for minimum distortion, IRE Trans. Inform. Theory 6 (1960), table I: output levels and error. Its
-  // last digits are off for many levels; the next tests are exact.
+  // J. Max, Quantizing for minimum distortion, IRE Trans. Inform. Theory 6 (1960), table I: output levels and error.
+  // Its last digits are off for many levels; the next tests are exact.
   const struct {
     int bits;
     std::vector<double> levels;
