@@ -47,12 +47,13 @@ BlockIndex BlockIndex::read(ByteReader& reader, std::uint64_t blocks) {
     for (std::uint64_t block = 0; block + 1 < blocks; ++block) index.add(length);
     index.add(last);
   } else {
-    if (blocks > reader.left() / static_cast<std::size_t>(width)) fail(ErrorKind::Io, "index of blocks: ends too early");
+    if (blocks > reader.left() / static_cast<std::size_t>(width))
+      fail(ErrorKind::Io, "index of blocks: ends too early");
     for (std::uint64_t block = 0; block < blocks; ++block) index.add(reader.number(width));
   }
   if (index.payload_bytes() > reader.left())
-    fail(ErrorKind::Io, fmt::format("index of blocks: {} bytes of blocks, {} are there", index.payload_bytes(),
-                                    reader.left()));
+    fail(ErrorKind::Io,
+         fmt::format("index of blocks: {} bytes of blocks, {} are there", index.payload_bytes(), reader.left()));
   return index;
 }
 

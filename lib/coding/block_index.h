@@ -21,12 +21,12 @@ class BlockIndex {
   std::uint64_t end(std::size_t block) const { return offsets_[block + 1]; }
   std::uint64_t payload_bytes() const { return offsets_.back(); }
 
-  /// Appends a byte with the width of lengths, then lengths of that many bytes, little-endian. Width 0: all blocks but the
-  /// last have one length; two lengths of 8 bytes, theirs and the last's. Nothing for no blocks. Throws Numeric for a
-  /// block of 4 GiB and more among unequal ones.
+  /// Appends a byte with the width of lengths, then lengths of that many bytes, little-endian. Width 0: all blocks but
+  /// the last have one length; two lengths of 8 bytes, theirs and the last's. Nothing for no blocks. Throws Numeric for
+  /// a block of 4 GiB and more among unequal ones.
   void write(std::vector<std::byte>& out) const;
-  /// Reads the index of `blocks` blocks, which the rest of the reader's bytes must hold. Throws Io where they do not, and
-  /// for what write() does not write.
+  /// Reads the index of `blocks` blocks, which the rest of the reader's bytes must hold. Throws Io where they do not,
+  /// and for what write() does not write.
   static BlockIndex read(ByteReader& reader, std::uint64_t blocks);
 
  private:

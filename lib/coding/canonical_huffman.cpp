@@ -55,8 +55,8 @@ std::vector<std::uint8_t> huffman_lengths(std::span<const std::uint64_t> counts,
   std::stable_sort(singles.begin(), singles.end(),
                    [](const Package& a, const Package& b) { return a.weight < b.weight; });
 
-  // lists[depth]: the singles merged with the pairs of lists[depth - 1]. The first 2n - 2 items of the last list are the
-  // answer; a symbol's length is how often it stands in them, pairs opened.
+  // lists[depth]: the singles merged with the pairs of lists[depth - 1]. The first 2n - 2 items of the last list are
+  // the answer; a symbol's length is how often it stands in them, pairs opened.
   std::vector<std::vector<Package>> lists(static_cast<std::size_t>(limit));
   lists[0] = singles;
   for (std::size_t depth = 1; depth < lists.size(); ++depth) {
@@ -175,20 +175,29 @@ CanonicalHuffman CanonicalHuffman::read_table(std::span<const std::byte> bytes, 
 }
 
 void CanonicalHuffman::encode(std::span<const std::uint8_t> codes, std::vector<std::byte>& out) const {
-  std::uint64_t pending = 0;
-  int pending_bits = 0;
+  std::size_t bits = 0;
   for (const std::uint8_t code : codes) {
     if (code >= lengths_.size() || lengths_[code] == 0)
       fail(ErrorKind::Numeric, fmt::format("Huffman code: symbol {} has none, it was never counted", code));
-    if (sole_ >= 0) continue;
+    bits += lengths_[code];
+  }
+  if (sole_ >= 0) return;
+  const std::size_t begin = out.size();
+  out.resize(begin + (bits + 7) / 8);
+  std::byte* to = out.data() + begin;
+  std::uint64_t pending = 0;
+  int pending_bits = 0;
+  for (const std::uint8_t code : codes) {
     pending = pending << lengths_[code] | words_[code];
     pending_bits += lengths_[code];
-    while (pending_bits >= 8) {
-      pending_bits -= 8;
-      out.push_back(static_cast<std::byte>(pending >> pending_bits & 0xffu));
-    }
+    if (pending_bits < 32) continue;
+    pending_bits -= 32;
+    const std::uint64_t full = pending >> pending_bits;
+    for (int shift = 24; shift >= 0; shift -= 8) *to++ = static_cast<std::byte>(full >> shift & 0xffu);
   }
-  if (pending_bits > 0) out.push_back(static_cast<std::byte>(pending << (8 - pending_bits) & 0xffu));
+  pending <<= 32 - pending_bits;
+  for (int shift = 24; pending_bits > 0; pending_bits -= 8, shift -= 8)
+    *to++ = static_cast<std::byte>(pending >> shift & 0xffu);
 }
 
 std::size_t CanonicalHuffman::decode(std::span<const std::byte> bytes, std::span<std::uint8_t> codes) const {

@@ -1,12 +1,14 @@
 #pragma once
 // Canonical Huffman codes of up to 256 symbols, at most 15 bits long.
 //
-// Why ours: of the libraries in Debian, zlib, zstd, brotli and aec keep their Huffman, FSE and Golomb coders behind whole
-// file formats; none offers a static table that many small streams share and that is not stored with each of them.
+// Why ours: of the libraries in Debian, zlib, zstd, brotli and aec keep their Huffman, FSE and Golomb coders behind
+// whole file formats; none offers a static table that many small streams share and that is not stored with each of
+// them.
 //
 // Lengths are optimal under the limit (package-merge: Larmore and Hirschberg, JACM 37, 1990). Codes are canonical as in
-// RFC 1951, 3.2.2: shorter ones first, equal lengths by symbol. A stream is its codes one behind the other, the first bit
-// in the highest bit of the first byte, padded with zero bits to whole bytes. It does not store how many symbols it has.
+// RFC 1951, 3.2.2: shorter ones first, equal lengths by symbol. A stream is its codes one behind the other, the first
+// bit in the highest bit of the first byte, padded with zero bits to whole bytes. It does not store how many symbols it
+// has.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +19,9 @@ namespace kvq {
 
 inline constexpr int kLongestHuffmanCode = 15;
 
-/// Lengths that take the fewest bits for `counts` (1 to 256 symbols) with none above `limit`; 0 for a symbol that is not
-/// counted. A symbol alone has length 1 here, and takes no bits in a stream. Throws Numeric when nothing is counted, and
-/// when `limit` bits cannot tell the symbols apart.
+/// Lengths that take the fewest bits for `counts` (1 to 256 symbols) with none above `limit`; 0 for a symbol that is
+/// not counted. A symbol alone has length 1 here, and takes no bits in a stream. Throws Numeric when nothing is
+/// counted, and when `limit` bits cannot tell the symbols apart.
 std::vector<std::uint8_t> huffman_lengths(std::span<const std::uint64_t> counts, int limit = kLongestHuffmanCode);
 
 /// Const and thread-safe after construction.

@@ -4,10 +4,10 @@
 //
 // Why ours: Debian's zstd keeps its tANS (FSE) behind its own frames, and there is no other packaged library of ANS.
 //
-// Frequencies are integers that sum to 2^12. Four states of 32 bits take turns (symbol i belongs to state i mod 4), which
-// lets a processor decode them side by side, as in Giesen, arXiv 1402.3392. A stream is the four final states of the
-// encoder (32 bits each, state 0 first), then 16-bit words in the order in which decoding takes them, all little-endian.
-// Decoding must end with every state at 2^16, where encoding began. The number of symbols is not stored.
+// Frequencies are integers that sum to 2^12. Four states of 32 bits take turns (symbol i belongs to state i mod 4),
+// which lets a processor decode them side by side, as in Giesen, arXiv 1402.3392. A stream is the four final states of
+// the encoder (32 bits each, state 0 first), then 16-bit words in the order in which decoding takes them, all
+// little-endian. Decoding must end with every state at 2^16, where encoding began. The number of symbols is not stored.
 
 #include <array>
 #include <cstddef>
@@ -41,8 +41,8 @@ class RansCoder {
 
   /// Appends the stream of `codes`. Throws Numeric for a symbol of frequency 0.
   void encode(std::span<const std::uint8_t> codes, std::vector<std::byte>& out) const;
-  /// Fills `codes` from the stream at the start of `bytes`; returns its bytes. Throws Io when it ends too early or is none
-  /// of encode()'s. Never reads outside `bytes`.
+  /// Fills `codes` from the stream at the start of `bytes`; returns its bytes. Throws Io when it ends too early or is
+  /// none of encode()'s. Never reads outside `bytes`.
   std::size_t decode(std::span<const std::byte> bytes, std::span<std::uint8_t> codes) const;
 
  private:

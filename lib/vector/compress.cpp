@@ -96,7 +96,8 @@ CompressedTensor::CompressedTensor(std::vector<std::byte> bytes) : bytes_(std::m
   }
   dim_ = static_cast<int>(dim);
   codec_ = make_codec(recipe, dim_, tables);
-  if (rows > reader.left()) refuse_tensor(fmt::format("{} rows in {} bytes", rows, reader.left()));  // a byte each at least
+  if (rows > reader.left())
+    refuse_tensor(fmt::format("{} rows in {} bytes", rows, reader.left()));  // a byte each at least
   rows_ = static_cast<std::int64_t>(rows);
   index_ = BlockIndex::read(reader, static_cast<std::uint64_t>(parts(rows_, rows_of_run(*codec_))));
   payload_begin_ = reader.offset();
@@ -175,9 +176,10 @@ std::vector<float> decompress_rows(const CompressedTensor& tensor, std::int64_t 
     const std::int64_t end = std::min(begin + run, tensor.rows_), wanted = std::min(end, first + count);
     const auto block = static_cast<std::size_t>(index);
     decoded.resize(static_cast<std::size_t>((end - begin) * dim));
-    tensor.codec_->decode(payload.subspan(static_cast<std::size_t>(tensor.index_.begin(block)),
-                                          static_cast<std::size_t>(tensor.index_.end(block) - tensor.index_.begin(block))),
-                          decoded);
+    tensor.codec_->decode(
+        payload.subspan(static_cast<std::size_t>(tensor.index_.begin(block)),
+                        static_cast<std::size_t>(tensor.index_.end(block) - tensor.index_.begin(block))),
+        decoded);
     result.insert(result.end(), decoded.begin() + (row - begin) * dim, decoded.begin() + (wanted - begin) * dim);
     row = wanted;
   }

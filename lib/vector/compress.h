@@ -1,6 +1,6 @@
 #pragma once
-// Compression of a plain matrix of floats: one call each way, one self-contained string of bytes between. docs/compress.md
-// has an example.
+// Compression of a plain matrix of floats: one call each way, one self-contained string of bytes between.
+// docs/compress.md has an example.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace kvq {
 /// (kvq/coding/block_index.h); the runs; SHA-256 of all before (32 bytes).
 class CompressedTensor {
  public:
-  /// Takes what bytes() gave. Throws Io for anything else: a wrong checksum above all, so that no damaged byte goes unseen.
+  /// Takes what bytes() gave. Throws Io for anything else: a wrong checksum above all, so that no damaged byte goes
+  /// unseen.
   explicit CompressedTensor(std::vector<std::byte> bytes);
 
   std::span<const std::byte> bytes() const { return bytes_; }
@@ -44,16 +45,16 @@ class CompressedTensor {
 };
 
 /// `x`: `[rows, dim]`, dim from 1 to 65536. `recipe`: words of kvq/vector/vector_recipe.h. Tables are fitted to at most
-/// 16384 of the rows. The same bytes for any number of threads. Throws Usage for the recipe or where `x` has another size,
-/// Numeric naming row and channel for values that are not finite or too large.
+/// 16384 of the rows. The same bytes for any number of threads. Throws Usage for the recipe or where `x` has another
+/// size, Numeric naming row and channel for values that are not finite or too large.
 CompressedTensor compress(std::span<const float> x, std::int64_t rows, int dim, const std::string& recipe,
                           int threads = 1);
 
 /// `[rows, dim]`
 std::vector<float> decompress(const CompressedTensor& tensor);
 
-/// Rows [first, first + count); decodes the runs that hold them, 128 rows or one block of the codec each. Throws Usage for
-/// rows that are not there.
+/// Rows [first, first + count); decodes the runs that hold them, 128 rows or one block of the codec each. Throws Usage
+/// for rows that are not there.
 std::vector<float> decompress_rows(const CompressedTensor& tensor, std::int64_t first, std::int64_t count);
 
 }  // namespace kvq

@@ -29,9 +29,7 @@ DeltaCodec::DeltaCodec(std::shared_ptr<const VectorCodec> deltas, std::shared_pt
   anchor_bytes_ = zero_block_bytes(*anchors_, 1);
 }
 
-void DeltaCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
-  encode_rows(x, out, nullptr);
-}
+void DeltaCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const { encode_rows(x, out, nullptr); }
 
 std::vector<float> DeltaCodec::deltas_of(std::span<const float> x) const {
   std::vector<std::byte> bytes;
@@ -54,7 +52,8 @@ void DeltaCodec::encode_rows(std::span<const float> x, std::vector<std::byte>& o
     }
     bool anchor = in_block == 0;
     if (!anchor) {
-      for (std::size_t channel = 0; channel < channels; ++channel) delta[channel] = values[channel] - predecessor[channel];
+      for (std::size_t channel = 0; channel < channels; ++channel)
+        delta[channel] = values[channel] - predecessor[channel];
       anchor = !(row_norm(delta) <= static_cast<double>(options_.threshold) * row_norm(values));
     }
     const std::size_t begin = out.size();
@@ -82,7 +81,8 @@ void DeltaCodec::decode(std::span<const std::byte> bytes, std::span<float> x) co
   const std::size_t rows = x.size() / channels, block = static_cast<std::size_t>(options_.anchor);
   std::size_t at = 0;
   const auto take = [&](std::size_t count) {
-    if (count > bytes.size() - at) fail(ErrorKind::Io, fmt::format("delta coding: {} bytes end too early", bytes.size()));
+    if (count > bytes.size() - at)
+      fail(ErrorKind::Io, fmt::format("delta coding: {} bytes end too early", bytes.size()));
     at += count;
     return bytes.subspan(at - count, count);
   };

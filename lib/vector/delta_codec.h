@@ -2,12 +2,12 @@
 // Prediction from the row before: δ_t = x_t - x̂_{t-1}, with x̂ as decoded, so that errors do not add up.
 //
 // A block is `anchor` rows: a bit for each row (1: an anchor, coded by itself; the first row is one), padded to whole
-// bytes, then the rows. A row is an anchor too where |δ| > threshold · |x|: there the predecessor says nothing. Deltas and
-// anchors each have a codec of single rows of a fixed size, which may be the same.
+// bytes, then the rows. A row is an anchor too where |δ| > threshold · |x|: there the predecessor says nothing. Deltas
+// and anchors each have a codec of single rows of a fixed size, which may be the same.
 //
 // Random access costs what prediction saves: row t needs its block from the first row on, (anchor - 1) / 2 rows more on
-// average, each a decoding and an addition of `dim` values; a cache that reads all rows in order pays the additions only.
-// Rows cannot be decoded side by side, and rotated positions (RoPE) cannot be folded in before the sum.
+// average, each a decoding and an addition of `dim` values; a cache that reads all rows in order pays the additions
+// only. Rows cannot be decoded side by side, and rotated positions (RoPE) cannot be folded in before the sum.
 
 #include <memory>
 
@@ -31,7 +31,8 @@ class DeltaCodec : public VectorCodec {
   void encode(std::span<const float> x, std::vector<std::byte>& out) const override;
   void decode(std::span<const std::byte> bytes, std::span<float> x) const override;
 
-  /// The deltas that encode() would quantize, for fitting their codec: `[rows, dim]`, rows that become anchors left out.
+  /// The deltas that encode() would quantize, for fitting their codec: `[rows, dim]`, rows that become anchors left
+  /// out.
   std::vector<float> deltas_of(std::span<const float> x) const;
 
  private:

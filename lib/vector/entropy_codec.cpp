@@ -76,7 +76,8 @@ void EntropyCodec::decode(std::span<const std::byte> bytes, std::span<float> x) 
   for (std::size_t first = 0; first < rows; first += page) {
     const std::size_t count = std::min(page, rows - first);
     const auto ends = [&] {
-      fail(ErrorKind::Io, fmt::format("entropy coding: {} bytes end within the page from row {} on", bytes.size(), first));
+      fail(ErrorKind::Io,
+           fmt::format("entropy coding: {} bytes end within the page from row {} on", bytes.size(), first));
     };
     if (bytes.size() - at < 2 * count + 1) ends();
     const auto scales = bytes.subspan(at, 2 * count);

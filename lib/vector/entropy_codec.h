@@ -18,8 +18,8 @@ namespace kvq {
 using EntropyTable = std::variant<CanonicalHuffman, RansCoder>;
 enum class EntropyCoder { Huffman, Rans };
 
-/// A table for what `scalar` makes of `sample`, `[rows, dim]`. Every level counts once more than it is seen, so that all
-/// can be coded.
+/// A table for what `scalar` makes of `sample`, `[rows, dim]`. Every level counts once more than it is seen, so that
+/// all can be coded.
 EntropyTable train_entropy_table(const ScalarCodec& scalar, EntropyCoder coder, std::span<const float> sample);
 
 class EntropyCodec : public VectorCodec {

@@ -54,7 +54,8 @@ void add_factors(std::span<const std::byte> bytes, std::size_t rows, std::size_t
   read(rows, left);
   read(channels, right);
   for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t channel = 0; channel < channels; ++channel) x[row * channels + channel] += left[row] * right[channel];
+    for (std::size_t channel = 0; channel < channels; ++channel)
+      x[row * channels + channel] += left[row] * right[channel];
   }
 }
 
@@ -63,8 +64,8 @@ void add_factors(std::span<const std::byte> bytes, std::size_t rows, std::size_t
 LowRankCodec::LowRankCodec(std::shared_ptr<const VectorCodec> base, LowRankOptions options)
     : base_(std::move(base)), options_(options) {
   KVQ_ASSERT(options_.rank >= 1 && options_.factor_bits >= 2 && options_.factor_bits <= 8);
-  KVQ_ASSERT(options_.page >= 1 && options_.page % base_->block_rows() == 0);
-  page_bytes_ = zero_block_bytes(*base_, options_.page);
+  KVQ_ASSERT(options_.page >= 1 && base_->block_rows() == 1);
+  row_bytes_ = zero_block_bytes(*base_, 1);
 }
 
 std::size_t LowRankCodec::factor_bytes(std::size_t rows) const {
@@ -84,7 +85,7 @@ void LowRankCodec::encode(std::span<const float> x, std::vector<std::byte>& out)
       fail(error.kind(), fmt::format("page from row {} on: {}", first, error.what()));
     }
     std::vector<float> decoded(values.size());
-    KVQ_ASSERT(count != page || out.size() - begin == page_bytes_);
+    KVQ_ASSERT(out.size() - begin == count * row_bytes_);
     base_->decode(std::span<const std::byte>(out).subspan(begin), decoded);
     std::vector<double> residual(values.size());
     for (std::size_t at = 0; at < values.size(); ++at)
@@ -107,10 +108,10 @@ void LowRankCodec::decode(std::span<const std::byte> bytes, std::span<float> x) 
   for (std::size_t first = 0; first < rows; first += page) {
     const std::size_t count = std::min(page, rows - first);
     const std::size_t ranks = std::min({static_cast<std::size_t>(options_.rank), count, channels});
-    const std::size_t base_bytes = count == page ? page_bytes_ : zero_block_bytes(*base_, static_cast<std::int64_t>(count));
+    const std::size_t base_bytes = count * row_bytes_;
     if (base_bytes + ranks * factor_bytes(count) > bytes.size() - at)
-      fail(ErrorKind::Io, fmt::format("low-rank correction: {} bytes end within the page from row {} on", bytes.size(),
-                                      first));
+      fail(ErrorKind::Io,
+           fmt::format("low-rank correction: {} bytes end within the page from row {} on", bytes.size(), first));
     const auto values = x.subspan(first * channels, count * channels);
     base_->decode(bytes.subspan(at, base_bytes), values);
     at += base_bytes;

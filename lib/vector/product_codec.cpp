@@ -30,7 +30,8 @@ ProductCodec::ProductCodec(ProductBooks books) : books_(std::move(books)) {
 
 void ProductCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
   const std::size_t rows = static_cast<std::size_t>(check_rows(x, books_.dim));
-  const std::size_t channels = static_cast<std::size_t>(books_.dim), spaces = static_cast<std::size_t>(books_.subspaces);
+  const std::size_t channels = static_cast<std::size_t>(books_.dim),
+                    spaces = static_cast<std::size_t>(books_.subspaces);
   const std::size_t width = channels / spaces, centroids = std::size_t{1} << books_.bits;
   std::vector<std::uint8_t> codes(spaces);
   std::vector<float> distances(centroids);
@@ -60,7 +61,8 @@ void ProductCodec::encode(std::span<const float> x, std::vector<std::byte>& out)
 }
 
 void ProductCodec::decode(std::span<const std::byte> bytes, std::span<float> x) const {
-  const std::size_t channels = static_cast<std::size_t>(books_.dim), spaces = static_cast<std::size_t>(books_.subspaces);
+  const std::size_t channels = static_cast<std::size_t>(books_.dim),
+                    spaces = static_cast<std::size_t>(books_.subspaces);
   KVQ_ASSERT(x.size() % channels == 0);
   const std::size_t rows = x.size() / channels, width = channels / spaces, centroids = std::size_t{1} << books_.bits;
   const std::size_t scale_bytes = books_.norm ? 2 : 0, row_bytes = scale_bytes + packed_bytes(spaces, books_.bits);

@@ -1,7 +1,7 @@
 #pragma once
-// Product quantization (Jégou, Douze, Schmid, PAMI 33, 2011): the channels of a row are cut into `subspaces` runs of equal
-// length, each coded as the nearest of 2^bits centroids of its own: subspaces · bits bits, and 16 for the row's norm where
-// it is divided out. Codes are packed and padded to whole bytes, the norm (fp16) before them.
+// Product quantization (Jégou, Douze, Schmid, PAMI 33, 2011): the channels of a row are cut into `subspaces` runs of
+// equal length, each coded as the nearest of 2^bits centroids of its own: subspaces · bits bits, and 16 for the row's
+// norm where it is divided out. Codes are packed and padded to whole bytes, the norm (fp16) before them.
 //
 // Centroids are fitted to a sample by k-means++ (Arthur and Vassilvitskii 2007, greedy as in scikit-learn: the best of
 // 2 + ln 2^bits candidates each time) and Lloyd's iteration.
@@ -14,9 +14,9 @@
 namespace kvq {
 
 struct ProductOptions {
-  int subspaces = 16;  ///< divides dim
-  int bits = 8;        ///< 1 to 8
-  bool norm = false;   ///< rows are divided by their norm, which is stored
+  int subspaces = 16;   ///< divides dim
+  int bits = 8;         ///< 1 to 8
+  bool norm = false;    ///< rows are divided by their norm, which is stored
   int iterations = 50;  ///< of Lloyd, at most; it ends earlier when the error falls by less than 1e-4 of itself
   std::uint64_t seed = 0;
   int threads = 1;
@@ -30,11 +30,11 @@ struct ProductBooks {
   std::vector<float> channel_weights;  ///< `[dim]`, all 1 without
 };
 
-/// Weights: of rows `[rows]` and of channels (Fisher information) `[dim]`; empty means all 1. The error that is made least
-/// is Σ w_row w_channel (x - x̂)²; where every weight of a kind is 0, all count as 1. Fewer rows than centroids: the rows
-/// themselves, and spare centroids that no row takes. A cluster that loses all its rows is put on the row with the largest
-/// error. The same for any number of threads. Throws Usage when `subspaces` does not divide dim, Numeric for values or
-/// weights that are not finite or negative weights.
+/// Weights: of rows `[rows]` and of channels (Fisher information) `[dim]`; empty means all 1. The error that is made
+/// least is Σ w_row w_channel (x - x̂)²; where every weight of a kind is 0, all count as 1. Fewer rows than centroids:
+/// the rows themselves, and spare centroids that no row takes. A cluster that loses all its rows is put on the row with
+/// the largest error. The same for any number of threads. Throws Usage when `subspaces` does not divide dim, Numeric
+/// for values or weights that are not finite or negative weights.
 ProductBooks train_product(std::span<const float> x, int dim, std::span<const float> row_weights,
                            std::span<const float> channel_weights, const ProductOptions& options);
 

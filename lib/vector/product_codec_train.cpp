@@ -31,8 +31,8 @@ std::vector<float> usual_weights(std::span<const float> weights, std::size_t cou
   return result;
 }
 
-/// k-means in a few dimensions; `points`: `[width, rows]`, so that loops run over rows. Squared distances take the weights
-/// of channels, sums over rows those of rows.
+/// k-means in a few dimensions; `points`: `[width, rows]`, so that loops run over rows. Squared distances take the
+/// weights of channels, sums over rows those of rows.
 class SubspaceKMeans {
  public:
   SubspaceKMeans(std::vector<float> points, std::size_t rows, std::span<const float> channel_weights,
@@ -194,7 +194,11 @@ ProductBooks train_product(std::span<const float> x, int dim, std::span<const fl
   const std::size_t spaces = static_cast<std::size_t>(options.subspaces), width = channels / spaces;
   const std::size_t clusters = std::size_t{1} << options.bits;
   std::vector<float> of_rows = usual_weights(row_weights, rows, "row");
-  ProductBooks books{dim, options.subspaces, options.bits, options.norm, std::vector<float>(clusters * channels, 0.0f),
+  ProductBooks books{dim,
+                     options.subspaces,
+                     options.bits,
+                     options.norm,
+                     std::vector<float>(clusters * channels, 0.0f),
                      usual_weights(channel_weights, channels, "channel")};
   if (rows == 0) return books;
 
@@ -215,7 +219,8 @@ ProductBooks train_product(std::span<const float> x, int dim, std::span<const fl
     }
     const auto weights = std::span<const float>(books.channel_weights).subspan(first, width);
     SubspaceKMeans kmeans(std::move(points), rows, weights, of_rows, clusters);
-    const std::vector<float> centroids = kmeans.run(options.seed + static_cast<std::uint64_t>(space), options.iterations);
+    const std::vector<float> centroids =
+        kmeans.run(options.seed + static_cast<std::uint64_t>(space), options.iterations);
     std::copy(centroids.begin(), centroids.end(),
               books.centroids.begin() + static_cast<std::ptrdiff_t>(first * clusters));
   });

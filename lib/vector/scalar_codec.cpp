@@ -49,7 +49,7 @@ std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, std:
 ScalarCodec::ScalarCodec(int dim, RowScale scale, std::vector<float> levels)
     : dim_(dim), scale_(scale), levels_(std::move(levels)) {
   KVQ_ASSERT(dim_ > 0 && levels_.size() >= 2 && levels_.size() <= 256);
-  KVQ_ASSERT(std::is_sorted(levels_.begin(), levels_.end()));
+  KVQ_ASSERT(std::is_sorted(levels_.begin(), levels_.end()) && levels_.front() >= -1 && levels_.back() <= 1);
   bits_ = std::bit_width(levels_.size() - 1);
   for (std::size_t level = 0; level + 1 < levels_.size(); ++level)
     boundaries_.push_back(0.5f * (levels_[level] + levels_[level + 1]));

@@ -1,9 +1,10 @@
 #pragma once
-// One scale for each row, one codebook for all values: the codec that delta, low-rank correction and entropy coding wrap.
+// One scale for each row, one codebook for all values: the codec that delta, low-rank correction and entropy coding
+// wrap.
 //
-// A row is its scale (fp16: the row's norm or its largest magnitude) and the codes of x / scale, `bits` each, packed and
-// padded to whole bytes: 16 + bits · dim bits. Codes are chosen with the scale as stored. A row whose scale rounds to 0
-// (below 3e-8) decodes to zeros.
+// A row is its scale (fp16: the row's norm or its largest magnitude) and the codes of x / scale, `bits` each, packed
+// and padded to whole bytes: 16 + bits · dim bits. Codes are chosen with the scale as stored. A row whose scale rounds
+// to 0 (below 3e-8) decodes to zeros.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@ std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, std:
 
 class ScalarCodec : public VectorCodec {
  public:
-  /// `levels`: 2 to 256, finite, ascending (equal neighbours are allowed: spare levels of a fit).
+  /// `levels`: 2 to 256 within [-1, 1], ascending (equal neighbours are allowed: spare levels of a fit).
   ScalarCodec(int dim, RowScale scale, std::vector<float> levels);
 
   int dim() const override { return dim_; }

@@ -64,7 +64,8 @@ std::vector<float> fit_scalar_levels(std::span<const float> sample, int dim, Row
   KVQ_ASSERT(bits >= 1 && bits <= 8);
   std::vector<double> weight(kLevelBins, 0.0), first(kLevelBins, 0.0), second(kLevelBins, 0.0);
   for_scaled_values(sample, dim, scale, [&](float value, float stored) {
-    const auto bin = static_cast<std::size_t>(std::min(kLevelBins - 1, static_cast<int>((value + 1.0f) * (kLevelBins / 2))));
+    const auto bin =
+        static_cast<std::size_t>(std::min(kLevelBins - 1, static_cast<int>((value + 1.0f) * (kLevelBins / 2))));
     const double w = static_cast<double>(stored) * static_cast<double>(stored), x = static_cast<double>(value);
     weight[bin] += w, first[bin] += w * x, second[bin] += w * x * x;
   });

@@ -13,8 +13,8 @@ namespace kvq {
 /// sample without distinct values gets spare levels that change no code.
 std::vector<float> fit_scalar_levels(std::span<const float> sample, int dim, RowScale scale, int bits);
 
-/// 2^bits levels evenly from -r to r, r the largest |x| / scale of the sample: costs more error at a fixed width, less at
-/// equal entropy.
+/// 2^bits levels evenly from -r to r, r the largest |x| / scale of the sample: costs more error at a fixed width, less
+/// at equal entropy.
 std::vector<float> even_scalar_levels(std::span<const float> sample, int dim, RowScale scale, int bits);
 
 }  // namespace kvq

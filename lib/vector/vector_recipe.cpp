@@ -34,7 +34,8 @@ struct VectorParser {
   int number(const std::string& name, std::string_view text, int low, int high) const {
     int value = 0;
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size() || value < low || value > high)
+    if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size() || value < low ||
+        value > high)
       refuse(fmt::format("'{}={}'; {} is a whole number from {} to {}", name, text, name, low, high));
     return value;
   }
@@ -78,7 +79,9 @@ struct VectorParser {
       return;
     }
     if (bare || !known(name, argument)) {
-      const auto words = is(VectorMethod::Scalar) ? kScalarWords : is(VectorMethod::Delta) ? kDeltaWords : kProductWords;
+      const auto words = is(VectorMethod::Scalar)  ? kScalarWords
+                         : is(VectorMethod::Delta) ? kDeltaWords
+                                                   : kProductWords;
       refuse(fmt::format("unknown word '{}'; known here: {}", text, words));
     }
   }
@@ -89,7 +92,8 @@ struct VectorParser {
       if (argument != "norm" && argument != "max") refuse(fmt::format("'scale={}'; scale can be: norm, max", argument));
       recipe.scale = argument == "norm" ? RowScale::Norm : RowScale::Max;
     } else if (name == "levels" && !product) {
-      if (argument != "fit" && argument != "even") refuse(fmt::format("'levels={}'; levels can be: fit, even", argument));
+      if (argument != "fit" && argument != "even")
+        refuse(fmt::format("'levels={}'; levels can be: fit, even", argument));
       recipe.even_levels = argument == "even";
     } else if (name == "anchor" && delta) {
       recipe.anchor = number(name, argument, 1, 65536);

@@ -61,14 +61,14 @@ std::string short_form(const VectorRecipe& recipe);
 
 /// What is learned from: rows like those to come, consecutive for delta.
 struct VectorSample {
-  std::span<const float> x;  ///< `[rows, dim]`, finite
+  std::span<const float> x;                ///< `[rows, dim]`, finite
   std::span<const float> row_weights;      ///< `[rows]` or empty; pq only
   std::span<const float> channel_weights;  ///< `[dim]` or empty; pq only
   int threads = 1;
 };
 
-/// What a codec needs beside its recipe, as bytes for a file: levels, centroids, entropy tables. Throws Usage for a recipe
-/// that does not suit `dim`, and for weights that it cannot use.
+/// What a codec needs beside its recipe, as bytes for a file: levels, centroids, entropy tables. Throws Usage for a
+/// recipe that does not suit `dim`, and for weights that it cannot use.
 std::vector<std::byte> train_vector_tables(const VectorRecipe& recipe, int dim, const VectorSample& sample);
 
 /// Throws Io for tables that train_vector_tables() does not make of this recipe and dim.

@@ -63,6 +63,9 @@ std::vector<float> take_levels(ByteReader& reader, int bits) {
   std::vector<float> levels = take_floats(reader, std::size_t{1} << bits, "levels");
   if (!std::is_sorted(levels.begin(), levels.end()))
     fail(ErrorKind::Io, "tables of a vector codec: levels are not in ascending order");
+  if (levels.front() < -1 || levels.back() > 1)
+    fail(ErrorKind::Io, fmt::format("tables of a vector codec: levels from {} to {}, not within [-1, 1]",
+                                    levels.front(), levels.back()));
   return levels;
 }
 
@@ -140,8 +143,8 @@ std::unique_ptr<VectorCodec> make_codec(const VectorRecipe& recipe, int dim, std
     }
     case VectorMethod::Delta: {
       std::vector<float> anchors = take_levels(reader, bits_of_anchors(recipe));
-      codec = std::make_unique<DeltaCodec>(
-          delta_codec(recipe, dim, take_levels(reader, recipe.bits), std::move(anchors)));
+      codec =
+          std::make_unique<DeltaCodec>(delta_codec(recipe, dim, take_levels(reader, recipe.bits), std::move(anchors)));
       break;
     }
     case VectorMethod::Product:
