@@ -29,9 +29,9 @@ std::uint64_t window_at(std::span<const std::byte> bytes, std::size_t at) {
 
 /// The same where all eight are there.
 std::uint64_t whole_window(const std::byte* from) {
-  std::uint64_t window = 0;
-  for (int byte = 0; byte < 8; ++byte) window = window << 8 | static_cast<std::uint64_t>(from[byte]);
-  return window;
+  std::uint64_t window;
+  std::memcpy(&window, from, 8);
+  return std::endian::native == std::endian::little ? __builtin_bswap64(window) : window;
 }
 
 [[noreturn]] void refuse_stream(const std::string& what) { fail(ErrorKind::Io, "Huffman stream: " + what); }
@@ -170,8 +170,9 @@ CanonicalHuffman CanonicalHuffman::read_table(std::span<const std::byte> bytes, 
   }
   if (symbols % 2 == 1 && static_cast<unsigned>(bytes[offset + symbols / 2 + 1]) >> 4 != 0)
     fail(ErrorKind::Io, "Huffman table: its padding is not zero");
+  CanonicalHuffman code(std::move(lengths));
   offset += 1 + (symbols + 1) / 2;
-  return CanonicalHuffman(std::move(lengths));
+  return code;
 }
 
 void CanonicalHuffman::encode(std::span<const std::uint8_t> codes, std::vector<std::byte>& out) const {
@@ -207,18 +208,24 @@ std::size_t CanonicalHuffman::decode(std::span<const std::byte> bytes, std::span
   }
   std::size_t done = 0, bit = 0;
   // Four look-ups need at most 48 of the 57 bits that a window has from any bit on, and write at most 8 bytes past 18.
+  const Lookup* lookup = lookup_.data();
   while (codes.size() - done >= 32 && bit / 8 + 8 <= bytes.size()) {
     std::uint64_t window = whole_window(bytes.data() + bit / 8) << (bit % 8);
-    const std::size_t begin = done;
+    std::uint8_t* const begin = codes.data() + done;
+    std::uint8_t* to = begin;
+    unsigned used = 0;
     for (int round = 0; round < 4; ++round) {
-      const Lookup& entry = lookup_[window >> (64 - kLookupBits)];
+      Lookup entry;  // a copy: the bytes written could be the table's for all that the compiler knows
+      std::memcpy(&entry, lookup + (window >> (64 - kLookupBits)), sizeof entry);
       if (entry.count == 0) break;
-      std::memcpy(codes.data() + done, &entry, 8);  // symbols, and two bytes that the next ones overwrite
-      done += entry.count;
+      std::memcpy(to, &entry, sizeof entry);  // symbols, and two bytes that the next ones overwrite
+      to += entry.count;
       window <<= entry.bits;
-      bit += entry.bits;
+      used += entry.bits;
     }
-    if (done == begin) bit += static_cast<std::size_t>(decode_one(window, codes[done++]));
+    bit += used;
+    if (to == begin) bit += static_cast<std::size_t>(decode_one(window, *to++));
+    done += static_cast<std::size_t>(to - begin);
   }
   for (; done < codes.size(); ++done) {
     bit += static_cast<std::size_t>(decode_one(window_at(bytes, bit / 8) << (bit % 8), codes[done]));

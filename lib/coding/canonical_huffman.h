@@ -51,6 +51,7 @@ class CanonicalHuffman {
     std::uint8_t count = 0;  ///< 0: the code is longer than kLookupBits
     std::uint8_t bits = 0;   ///< of all of them
   };
+  static_assert(sizeof(Lookup) == 8);
   static constexpr int kLookupBits = 12;
 
   void make_lookup();

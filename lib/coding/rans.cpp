@@ -1,7 +1,9 @@
 #include <kvq/coding/rans.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <queue>
 
 #include <fmt/format.h>
@@ -24,6 +26,11 @@ struct Gain {
 };
 
 std::uint32_t read_u16(const std::byte* at) {
+  if constexpr (std::endian::native == std::endian::little) {
+    std::uint16_t word;  // one load, which compilers do not always make of two bytes
+    std::memcpy(&word, at, 2);
+    return word;
+  }
   return static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8;
 }
 
@@ -147,18 +154,20 @@ std::size_t RansCoder::decode(std::span<const std::byte> bytes, std::span<std::u
   const std::byte* at = bytes.data() + kRansStateBytes;
   const std::byte* const end = bytes.data() + bytes.size();
   std::size_t done = 0;
-  // A word per state and round at most. A state that needs none reads one all the same, and does not move on.
+  // A word per state and round at most. Which states need one cannot be predicted: no branch may depend on it.
+  std::uint32_t a = states[0], b = states[1], c = states[2], d = states[3];
+  const auto refill = [&](std::uint32_t& state) {
+    const std::uint32_t needs = state < kRansLeast ? ~0u : 0u;
+    state ^= (state ^ (state << 16 | read_u16(at))) & needs;
+    at += needs & 2u;
+  };
   while (codes.size() - done >= kRansStates && end - at >= 2 * kRansStates) {
-    std::uint32_t round[kRansStates];
-    for (int lane = 0; lane < kRansStates; ++lane) codes[done + static_cast<std::size_t>(lane)] = step(states[lane]);
-    for (int lane = 0; lane < kRansStates; ++lane) {
-      const bool needs = states[lane] < kRansLeast;
-      round[lane] = states[lane] << 16 | read_u16(at);
-      states[lane] = needs ? round[lane] : states[lane];
-      at += needs ? 2 : 0;
-    }
+    std::uint8_t* to = codes.data() + done;
+    to[0] = step(a), to[1] = step(b), to[2] = step(c), to[3] = step(d);
+    refill(a), refill(b), refill(c), refill(d);
     done += kRansStates;
   }
+  states[0] = a, states[1] = b, states[2] = c, states[3] = d;
   for (; done < codes.size(); ++done) {
     std::uint32_t& state = states[done % kRansStates];
     codes[done] = step(state);

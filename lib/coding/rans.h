@@ -46,16 +46,15 @@ class RansCoder {
   std::size_t decode(std::span<const std::byte> bytes, std::span<std::uint8_t> codes) const;
 
  private:
-  /// What the low 12 bits of a state say.
   struct Slot {
     std::uint16_t frequency;
-    std::uint16_t offset;  ///< of the slot within its symbol's
+    std::uint16_t offset;  ///< from the symbol's first slot
   };
 
   std::vector<std::uint16_t> frequencies_;
   std::vector<std::uint16_t> starts_;  ///< sums of the frequencies before
-  std::vector<Slot> slots_;
-  std::vector<std::uint8_t> symbols_;  ///< by slot
+  std::vector<Slot> slots_;            ///< by the low 12 bits of a state
+  std::vector<std::uint8_t> symbols_;  ///< likewise
 };
 
 }  // namespace kvq
