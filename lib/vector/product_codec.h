@@ -18,6 +18,8 @@ struct ProductOptions {
   int bits = 8;         ///< 1 to 8
   bool norm = false;    ///< rows are divided by their norm, which is stored
   int iterations = 50;  ///< of Lloyd, at most; it ends earlier when the error falls by less than 1e-4 of itself
+  int starts = 0;       ///< k-means from so many starts, the best is taken; 0: 10 for small samples, fewer the more
+                        ///< rows · 2^bits there are, 1 from 2^20 on, where starts hardly differ
   std::uint64_t seed = 0;
   int threads = 1;
 };

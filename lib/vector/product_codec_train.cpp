@@ -44,20 +44,41 @@ class SubspaceKMeans {
         channel_weights_(channel_weights.begin(), channel_weights.end()),
         row_weights_(row_weights.begin(), row_weights.end()) {}
 
-  /// `[clusters, width]`
-  std::vector<float> run(std::uint64_t seed, int iterations) {
-    start(seed);
-    double before = std::numeric_limits<double>::infinity();
-    for (int iteration = 0; iteration < iterations; ++iteration) {
-      const double error = assign();
-      if (error == 0 || before - error < 1e-4 * error) break;
-      before = error;
-      move();
+  /// The best of `starts`: `[clusters, width]`.
+  std::vector<float> run(std::uint64_t seed, int starts, int iterations) {
+    Rng rng(seed);
+    std::vector<float> best;
+    double least = std::numeric_limits<double>::infinity();
+    for (int start = 0; start < starts; ++start) {
+      const double error = run_once(rng, iterations);
+      if (error < least) {
+        least = error;
+        best = centroids_;
+      }
     }
-    return centroids_;
+    return best;
   }
 
  private:
+  /// Leaves centroids of the error that it returns.
+  double run_once(Rng& rng, int iterations) {
+    start(rng);
+    double error = assign();
+    for (int iteration = 0; iteration < iterations && error > 0; ++iteration) {
+      const std::vector<float> before = centroids_;
+      move();
+      const double moved = assign();
+      if (moved >= error) {
+        centroids_ = before;
+        break;
+      }
+      const bool settled = error - moved < 1e-4 * error;
+      error = moved;
+      if (settled) break;
+    }
+    return error;
+  }
+
   /// Distances of all rows to the point `row`.
   void distances_to(const float* position, std::vector<float>& distances) const {
     std::fill(distances.begin(), distances.end(), 0.0f);
@@ -98,8 +119,7 @@ class SubspaceKMeans {
     return last;
   }
 
-  void start(std::uint64_t seed) {
-    Rng rng(seed);
+  void start(Rng& rng) {
     nearest_.assign(rows_, 1.0f);
     std::vector<float> distances(rows_), best(rows_);
     const int candidates = 2 + static_cast<int>(std::log(static_cast<double>(clusters_)));
@@ -210,6 +230,10 @@ ProductBooks train_product(std::span<const float> x, int dim, std::span<const fl
     of_rows[row] *= norm * norm;  // the error counts in x
   }
   if (options.norm) of_rows = usual_weights(of_rows, rows, "row");
+  constexpr std::size_t kManyDistances = std::size_t{1} << 21;
+  const int starts = options.starts > 0
+                         ? options.starts
+                         : static_cast<int>(std::clamp<std::size_t>(kManyDistances / (rows * clusters), 1, 10));
   parallel_for(options.subspaces, options.threads, [&](std::int64_t space) {
     const std::size_t first = static_cast<std::size_t>(space) * width;
     std::vector<float> points(width * rows);
@@ -220,7 +244,7 @@ ProductBooks train_product(std::span<const float> x, int dim, std::span<const fl
     const auto weights = std::span<const float>(books.channel_weights).subspan(first, width);
     SubspaceKMeans kmeans(std::move(points), rows, weights, of_rows, clusters);
     const std::vector<float> centroids =
-        kmeans.run(options.seed + static_cast<std::uint64_t>(space), options.iterations);
+        kmeans.run(options.seed + static_cast<std::uint64_t>(space), starts, options.iterations);
     std::copy(centroids.begin(), centroids.end(),
               books.centroids.begin() + static_cast<std::ptrdiff_t>(first * clusters));
   });

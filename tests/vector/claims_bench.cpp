@@ -62,7 +62,7 @@ const std::vector<std::string> kJudged = {"scalar2:scale=max",
                                           "scalar5:levels=even,entropy=rans"};
 
 /// m=0: as many subspaces as make 2 bits per value.
-const std::vector<std::string> kProducts = {"", ",norm", ",lowrank=4"};
+const std::vector<std::string> kProducts = {"", ",norm"};
 
 Cost judge(const std::string& recipe, const Rows& rows) {
   const std::size_t dim = static_cast<std::size_t>(rows.dim), count = rows.x.size() / dim, trained = count * 4 / 5;

@@ -21,7 +21,7 @@ const std::vector<std::string> kRecipes = {"scalar3",
                                            "delta3:anchor=16,threshold=0.5,abits=5",
                                            "scalar2:lowrank=4,page=64",
                                            "pq:m=8,bits=6",
-                                           "pq:m=4,bits=4,norm,lowrank=2"};
+                                           "pq:m=8,bits=4,norm,lowrank=2"};
 
 CompressedTensor reopened(const CompressedTensor& tensor) {
   return CompressedTensor(std::vector<std::byte>(tensor.bytes().begin(), tensor.bytes().end()));
