@@ -61,7 +61,7 @@ const std::vector<std::string> kJudged = {"scalar2:scale=max",
                                           "scalar4:levels=even,entropy=rans",
                                           "scalar5:levels=even,entropy=rans"};
 
-/// m=0: as many subspaces as make 2 bits per value.
+/// Behind pq with as many subspaces as make 2 bits per value.
 const std::vector<std::string> kProducts = {"", ",norm"};
 
 Cost judge(const std::string& recipe, const Rows& rows) {
