@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kInputs[] = {
-    "--model",  "--text",    "--calib", "--thresholds", "--quantizer",        "--weight-fisher",
-    "--recipe", "--weights", "file",    "reports",      "--calibration-text", "--tasks"};
+    "--model",   "--text", "--calib", "--thresholds",       "--quantizer", "--weight-fisher", "--recipe",
+    "--weights", "file",   "reports", "--calibration-text", "--tasks",     "--prompt-file"};
 
 /// One file under two names? Not when either is missing.
 bool same_file(const fs::path& a, const fs::path& b) {

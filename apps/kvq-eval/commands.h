@@ -15,8 +15,11 @@ struct Command {
 Command perplexity_command(Tool& tool);
 Command passkey_command(Tool& tool);
 Command tasks_command(Tool& tool);
+Command generate_command(Tool& tool);
 Command compare_command(Tool& tool);
 Command inspect_command(Tool& tool);
 Command experiment_command(Tool& tool);
+Command search_command(Tool& tool);
+Command plan_command(Tool& tool);
 
 }  // namespace kvq::apps

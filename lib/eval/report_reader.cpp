@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <kvq/core/error.h>
+#include <kvq/stats/summary.h>
 
 namespace kvq {
 
@@ -131,8 +132,13 @@ SideDistribution read_side(const Object& object) {
   side.counts = object.wholes("histogram");
   if (side.counts.size() != static_cast<std::size_t>(kDistributionBins))
     object.wrong("histogram", fmt::format("an array of {} counts", kDistributionBins));
+  const auto is_count = [](std::int64_t count) { return count >= 0; };
+  if (!std::all_of(side.counts.begin(), side.counts.end(), is_count))
+    object.wrong("histogram", "an array of counts, none of them negative");
   side.below = object.whole("below");
   side.above = object.whole("above");
+  if (!is_count(side.below)) object.wrong("below", "a count");
+  if (!is_count(side.above)) object.wrong("above", "a count");
   for (const Json& book : object.array("codebooks")) {
     if (!book.is_array() || book.empty()) object.wrong("codebooks", "an array of arrays with at least one level");
     side.codebooks.emplace_back();
@@ -141,6 +147,8 @@ SideDistribution read_side(const Object& object) {
       side.codebooks.back().push_back(level.get<float>());
       if (!std::isfinite(side.codebooks.back().back())) object.wrong("codebooks", "an array of arrays of numbers");
     }
+    if (!std::is_sorted(side.codebooks.back().begin(), side.codebooks.back().end()))
+      object.wrong("codebooks", "an array of arrays with ascending levels");
   }
   if (side.codebooks.empty()) object.wrong("codebooks", "an array of at least one array");
   return side;
@@ -159,6 +167,17 @@ WeightsSource read_weights(const Object& row) {
   for (const auto& item : parents.json().items())
     weights.parents.emplace_back(item.key(), parents.text(item.key().c_str()));
   return weights;
+}
+
+/// The numbers of a row that follow from others of it. What was written with all digits agrees but for roundings.
+void check_row(const Object& object, const VariantResult& row) {
+  const auto agree = [](double a, double b) {
+    return !std::isfinite(a) || !std::isfinite(b) || std::abs(a - b) <= 1e-6 * (1 + std::abs(b));
+  };
+  if (row.window_nll.empty()) return;
+  if (!agree(row.nll, mean(row.window_nll))) object.wrong("nll", "the mean of 'window_nll'");
+  if (!agree(row.kl_mean, mean(row.window_kl))) object.wrong("kl_mean", "the mean of 'window_kl'");
+  if (!agree(std::log(row.ppl), row.nll)) object.wrong("ppl", "e to the power of 'nll'");
 }
 
 VariantResult read_row(const Object& object, std::int64_t windows, std::size_t intervals) {
@@ -204,6 +223,7 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   row.window_kl = object.numbers("window_kl");
   if (static_cast<std::int64_t>(row.window_nll.size()) != windows || row.window_kl.size() != row.window_nll.size())
     object.wrong("window_nll", fmt::format("an array of {} numbers, one a window", windows));
+  check_row(object, row);
   row.position_nll = object.numbers("position_nll");
   row.position_kl = object.numbers("position_kl");
   if (row.position_nll.size() != intervals || row.position_kl.size() != intervals)

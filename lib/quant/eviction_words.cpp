@@ -33,7 +33,7 @@ bool EvictionWords::take(const std::string& name, const std::string& argument, s
   };
   const auto count = [&](std::optional<int>& target) {
     target = parse_count(argument);
-    if (!target) problem = fmt::format("{} takes a number", name);
+    if (!target) problem = fmt::format("{} takes a number, at most {}", name, 1 << 20);
   };
   if (name == "evict") {
     choose(kEvictionWords, rule);
@@ -44,7 +44,7 @@ bool EvictionWords::take(const std::string& name, const std::string& argument, s
       tokens = parse_count(argument);
     }
     if (!(share && *share > 0) && !(tokens && *tokens > 0))
-      problem = "budget takes a number of tokens (512) or a share of them (25%)";
+      problem = "budget takes a number of tokens (512), at most 1048576, or a share of them (25%)";
   } else if (name == "first") {
     count(first);
   } else if (name == "positions") {

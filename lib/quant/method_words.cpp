@@ -44,7 +44,7 @@ bool MethodWords::take(const std::string& name, const std::string& argument, std
                                                   : nullptr;
   if (!number) return false;
   *number = parse_count(argument);
-  if (!*number) problem = fmt::format("{} takes a number", name);
+  if (!*number) problem = fmt::format("{} takes a number, at most {}", name, 1 << 20);
   return true;
 }
 

@@ -91,7 +91,9 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     if (side.codebook != CodebookKind::Nuq) return "widths=pair is for fitted codebooks (nuq)";
     if (side.share != Share::Layer || side.qnorm) {
       return fmt::format("widths=pair has one codebook per layer and width: {} is not possible",
-                         side.qnorm ? "qnorm" : "share=head");
+                         side.qnorm                  ? "qnorm"
+                         : side.share == Share::Head ? "share=head"
+                                                     : "share=N");
     }
     if (width_choices(side).back() > 8) return "widths=pair takes at most 6 bits: some channels get two more";
   }
@@ -193,7 +195,7 @@ WordResult take_rounding_word(SideRecipe& side, const std::string& name, const s
     const bool has_sign = !argument.empty() && argument.back() == '%';
     const auto damp =
         has_sign ? parse_percent(std::string_view(argument).substr(0, argument.size() - 1)) : std::nullopt;
-    if (!damp || *damp > 1.0) return refuse("damp takes a share of H's mean diagonal such as 1% or 10%");
+    if (!damp || *damp > 1.0) return refuse("damp takes a share of H's mean diagonal such as 1% or 10%, at most 100%");
     side.rounding.damp = *damp;
     return WordResult::Taken;
   }

@@ -15,10 +15,12 @@ namespace {
 
 constexpr double kWidth = 480, kHeight = 300;
 constexpr double kLeft = 58, kRight = 14, kTop = 12, kBottom = 44;
+constexpr double kAxisTitle = 22;  ///< what the y axis' title needs at the left edge
 
 struct Frame {
   Axis x, y;
-  double at_x(double value) const { return kLeft + x.place(value) * (kWidth - kLeft - kRight); }
+  double left = kLeft;  ///< where the y axis stands: right of its widest label
+  double at_x(double value) const { return left + x.place(value) * (kWidth - left - kRight); }
   double at_y(double value) const { return kHeight - kBottom - y.place(value) * (kHeight - kTop - kBottom); }
 };
 
@@ -38,7 +40,10 @@ Frame frame_of(const Chart& chart) {
       }
     }
   }
-  return {make_axis(x, chart.log_x), make_axis(y, chart.log_y)};
+  Frame frame{make_axis(x, chart.log_x), make_axis(y, chart.log_y)};
+  for (const double tick : frame.y.ticks)
+    frame.left = std::max(frame.left, kAxisTitle + svg_text_width(tick_label(tick), 12) + 6);
+  return frame;
 }
 
 std::string axes(const Chart& chart, const Frame& frame) {
@@ -57,13 +62,13 @@ std::string axes(const Chart& chart, const Frame& frame) {
   double last_y = 1e9;
   for (const double tick : frame.y.ticks) {
     const double y = frame.at_y(tick);
-    svg += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", kLeft, y, right);
+    svg += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", frame.left, y, right);
     if (y > last_y - 13) continue;
     last_y = y;
-    svg += svg_text(kLeft - 6, y + 4, "end", "axis", tick_label(tick));
+    svg += svg_text(frame.left - 6, y + 4, "end", "axis", tick_label(tick));
   }
-  svg += fmt::format("<path class=\"frame\" d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\"/>", kLeft, kTop, bottom, right);
-  svg += svg_text((kLeft + right) / 2, kHeight - 8, "middle", "", chart.x_label);
+  svg += fmt::format("<path class=\"frame\" d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\"/>", frame.left, kTop, bottom, right);
+  svg += svg_text((frame.left + right) / 2, kHeight - 8, "middle", "", chart.x_label);
   svg +=
       fmt::format("<text x=\"13\" y=\"{0:.1f}\" text-anchor=\"middle\" transform=\"rotate(-90 13 {0:.1f})\">{1}</text>",
                   (kTop + bottom) / 2, escape_html(chart.y_label));
@@ -143,7 +148,8 @@ std::string point_labels(const Chart& chart, const Frame& frame) {
                                                   {x + 6, y - 7},         {x + 6, y + 15}};
       for (const auto& [left, base] : places) {
         const Box box{left, base - 10, left + width, base + 2};
-        if (box.left < kLeft + 2 || box.right > kWidth - 1 || box.top < 1 || box.bottom > kHeight - kBottom) continue;
+        if (box.left < frame.left + 2 || box.right > kWidth - 1 || box.top < 1 || box.bottom > kHeight - kBottom)
+          continue;
         if (std::any_of(taken.begin(), taken.end(), [&](const Box& other) { return box.meets(other); })) continue;
         taken.push_back(box);
         svg += svg_text(left, base, "start", "small halo", point.label);

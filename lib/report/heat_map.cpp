@@ -105,7 +105,9 @@ std::string heat_map_figure(const HeatMap& map) {
   }
   svg += "</svg>";
   const char* wide = width > 560 ? " class=\"scroll wide\"" : "";
-  return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n", wide, escape_html(map.title), svg);
+  // Not wider than its letters are meant for: a map of few columns would fill the page.
+  return fmt::format("<figure{} style=\"max-width:{:.0f}px\"><figcaption>{}</figcaption>{}</figure>\n", wide,
+                     1.2 * width, escape_html(map.title), svg);
 }
 
 }  // namespace kvq

@@ -37,7 +37,9 @@ std::vector<std::vector<double>> log_probabilities(const FakeModel& model, const
   return result;
 }
 
-std::size_t top(const std::vector<double>& values) { return std::max_element(values.begin(), values.end()) - values.begin(); }
+std::size_t top(const std::vector<double>& values) {
+  return std::max_element(values.begin(), values.end()) - values.begin();
+}
 
 }  // namespace
 

@@ -15,7 +15,8 @@ using kvq::test::FakeModel;
 
 namespace {
 
-const std::string kFiller = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
+const std::string kFiller =
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ";
 const std::string kQuestion = "What is the pass key? The pass key is";
 
 int count(const std::string& text, const std::string& part) {
@@ -37,7 +38,8 @@ TEST_CASE("The passkey prompt is the published one, as long as fits") {
       CHECK(static_cast<std::int64_t>(prompt.ids.size() + kFiller.size()) > length);  // one more would not fit
       CHECK(prompt.text.rfind("There is an important info hidden inside a lot of irrelevant text.", 0) == 0);
       CHECK(prompt.text.substr(prompt.text.size() - kQuestion.size() - 1) == "\n" + kQuestion);
-      const std::string needle = "\nThe pass key is " + prompt.key + ". Remember it. " + prompt.key + " is the pass key.\n";
+      const std::string needle =
+          "\nThe pass key is " + prompt.key + ". Remember it. " + prompt.key + " is the pass key.\n";
       CHECK(count(prompt.text, needle) == 1);
       CHECK(count(prompt.text, prompt.key) == 2);
       // The key stands as deep as asked, to half a filler.
@@ -69,7 +71,8 @@ TEST_CASE("A BOS token is part of the length") {
   const PasskeyPrompt with = make_passkey_prompt(tokenizer, exact, 0.5, false, true, 5);
   CHECK(with.ids.front() == 256);
   CHECK(count(with.text, kFiller) == count(plain.text, kFiller) - 1);
-  CHECK(static_cast<std::int64_t>(make_passkey_prompt(tokenizer, exact + 1, 0.5, false, true, 5).ids.size()) == exact + 1);
+  CHECK(static_cast<std::int64_t>(make_passkey_prompt(tokenizer, exact + 1, 0.5, false, true, 5).ids.size()) ==
+        exact + 1);
 }
 
 TEST_CASE("A length that holds no prompt is refused with the shortest one") {
@@ -83,8 +86,8 @@ TEST_CASE("A length that holds no prompt is refused with the shortest one") {
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::Usage);
-    CHECK_THAT(std::string(error.what()),
-               ContainsSubstring("--lengths " + std::to_string(shortest - 1)) && ContainsSubstring(std::to_string(shortest)));
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("--lengths " + std::to_string(shortest - 1)) &&
+                                              ContainsSubstring(std::to_string(shortest)));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "support/catch.h"
 #include "support/temp_dir.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include <kvq/core/error.h>
@@ -20,8 +21,8 @@ VariantResult variant(const std::string& name, double shift, const std::string& 
   row.name = name;
   row.window_nll = {3.0 + shift, 3.1 + shift, 2.9 + shift, 3.2 + 2 * shift, 2.8 + shift};
   row.window_kl = {shift, shift, shift, shift, shift};
-  row.nll = 3.0 + shift;
-  row.ppl = 20;
+  row.nll = 3.0 + 1.2 * shift;
+  row.ppl = std::exp(row.nll);
   row.delta_nll = shift;
   row.delta_nll_se = 0.01;
   row.kl_mean = shift;
@@ -258,6 +259,12 @@ TEST_CASE("Values that no report holds are refused before a picture is drawn of 
   CHECK_THAT(with(books, nlohmann::json::array()), ContainsSubstring("codebooks"));
   CHECK_THAT(with(books, {nlohmann::json::array()}), ContainsSubstring("codebooks"));
   CHECK_THAT(with(books, {{1e300}}), ContainsSubstring("codebooks"));
+  CHECK_THAT(with(books, {{0.5, -0.5}}), ContainsSubstring("ascending"));
+  CHECK_THAT(with("/results/1/layers/1/key/histogram/3", -1), ContainsSubstring("histogram"));
+  CHECK_THAT(with("/results/1/layers/1/key/below", -1), ContainsSubstring("below"));
+  CHECK_THAT(with("/results/1/window_nll/2", 2.0), ContainsSubstring("'results[1].nll' is not the mean"));
+  CHECK_THAT(with("/results/1/window_kl/2", 2.0), ContainsSubstring("'results[1].kl_mean' is not the mean"));
+  CHECK_THAT(with("/results/1/ppl", 2.0), ContainsSubstring("ppl"));
   for (const char* key : {"bits_counted", "kl_mean", "nll"})
     CHECK_THAT(with(std::string("/results/1/") + key, 1e300), ContainsSubstring(key));
   CHECK_THAT(with("/position_edges", {0, 5, 5}), ContainsSubstring("ascending"));
