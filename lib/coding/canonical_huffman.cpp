@@ -231,7 +231,6 @@ std::size_t CanonicalHuffman::decode(std::span<const std::byte> bytes, std::span
     bit += static_cast<std::size_t>(decode_one(window_at(bytes, bit / 8) << (bit % 8), codes[done]));
     if (bit > 8 * bytes.size()) refuse_stream(fmt::format("ends after {} of {} symbols", done, codes.size()));
   }
-  if (bit > 8 * bytes.size()) refuse_stream("ends too early");
   if (bit % 8 != 0 && (static_cast<unsigned>(bytes[bit / 8]) & (0xffu >> (bit % 8))) != 0)
     refuse_stream("the padding behind the last symbol is not zero");
   return (bit + 7) / 8;

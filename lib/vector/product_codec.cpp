@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
-#include <kvq/core/half.h>
 #include <kvq/vector/bit_rows.h>
 #include <kvq/vector/scalar_codec.h>
 
@@ -39,9 +38,11 @@ void ProductCodec::encode(std::span<const float> x, std::vector<std::byte>& out)
     const auto values = x.subspan(row * channels, channels);
     float inverse = 1;
     if (books_.norm) {
-      const std::uint16_t half = half_row_scale(values, RowScale::Norm, static_cast<std::int64_t>(row));
+      const std::uint16_t half =
+          half_row_scale(values, RowScale::Norm, books_.exponent, static_cast<std::int64_t>(row));
       put_half(half, out);
-      inverse = half_to_float(half) > 0 ? 1.0f / half_to_float(half) : 0.0f;
+      const float norm = row_scale(half, books_.exponent);
+      inverse = norm > 0 ? 1.0f / norm : 0.0f;
     }
     for (std::size_t space = 0; space < spaces; ++space) {
       std::fill(distances.begin(), distances.end(), 0.0f);
@@ -75,7 +76,7 @@ void ProductCodec::decode(std::span<const std::byte> bytes, std::span<float> x) 
     if (books_.norm) {
       const std::uint16_t half = get_half(from);
       if (half >= 0x7c00u) fail(ErrorKind::Io, fmt::format("norm of row {}: fp16 bits {:#06x}", row, half));
-      scale = half_to_float(half);
+      scale = row_scale(half, books_.exponent);
     }
     unpack_bits(from.subspan(scale_bytes), books_.bits, codes);
     for (std::size_t space = 0; space < spaces; ++space) {

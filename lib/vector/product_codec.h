@@ -28,6 +28,7 @@ struct ProductOptions {
 struct ProductBooks {
   int dim = 0, subspaces = 0, bits = 0;
   bool norm = false;
+  int exponent = 0;                    ///< of norms (kvq/vector/scalar_codec.h)
   std::vector<float> centroids;        ///< `[subspaces, 2^bits, dim / subspaces]`
   std::vector<float> channel_weights;  ///< `[dim]`, all 1 without
 };

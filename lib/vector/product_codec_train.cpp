@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
-#include <kvq/core/half.h>
 #include <kvq/core/parallel.h>
 #include <kvq/core/rng.h>
 #include <kvq/vector/product_codec.h>
@@ -214,20 +213,24 @@ ProductBooks train_product(std::span<const float> x, int dim, std::span<const fl
   const std::size_t spaces = static_cast<std::size_t>(options.subspaces), width = channels / spaces;
   const std::size_t clusters = std::size_t{1} << options.bits;
   std::vector<float> of_rows = usual_weights(row_weights, rows, "row");
-  ProductBooks books{dim,
-                     options.subspaces,
-                     options.bits,
-                     options.norm,
-                     std::vector<float>(clusters * channels, 0.0f),
-                     usual_weights(channel_weights, channels, "channel")};
+  ProductBooks books;
+  books.dim = dim;
+  books.subspaces = options.subspaces;
+  books.bits = options.bits;
+  books.norm = options.norm;
+  books.exponent = options.norm ? scale_exponent(x, dim, RowScale::Norm) : 0;
+  books.centroids.assign(clusters * channels, 0.0f);
+  books.channel_weights = usual_weights(channel_weights, channels, "channel");
   if (rows == 0) return books;
 
   std::vector<float> inverse(rows, 1.0f);
   for (std::size_t row = 0; options.norm && row < rows; ++row) {
-    const float norm = half_to_float(
-        half_row_scale(x.subspan(row * channels, channels), RowScale::Norm, static_cast<std::int64_t>(row)));
+    const auto values = x.subspan(row * channels, channels);
+    const float norm = row_scale(half_row_scale(values, RowScale::Norm, books.exponent, static_cast<std::int64_t>(row)),
+                                 books.exponent);
     inverse[row] = norm > 0 ? 1.0f / norm : 0.0f;
-    of_rows[row] *= norm * norm;  // the error counts in x
+    const float relative = std::ldexp(norm, -books.exponent);  // squares of norms may be beyond a float
+    of_rows[row] *= relative * relative;                       // the error counts in x
   }
   if (options.norm) of_rows = usual_weights(of_rows, rows, "row");
   constexpr std::size_t kManyDistances = std::size_t{1} << 21;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -29,25 +30,56 @@ std::size_t zero_block_bytes(const VectorCodec& codec, std::int64_t rows) {
   return bytes.size();
 }
 
-std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, std::int64_t row) {
-  double measure = 0;
-  std::size_t largest = 0;
+namespace {
+
+struct RowMeasure {
+  double size = 0;
+  std::size_t largest = 0;  ///< channel
+};
+
+RowMeasure measure_row(std::span<const float> values, RowScale scale) {
+  RowMeasure measure;
+  double squares = 0;
   for (std::size_t channel = 0; channel < values.size(); ++channel) {
-    if (std::fabs(values[channel]) > std::fabs(values[largest])) largest = channel;
-    measure += static_cast<double>(values[channel]) * static_cast<double>(values[channel]);
+    if (std::fabs(values[channel]) > std::fabs(values[measure.largest])) measure.largest = channel;
+    squares += static_cast<double>(values[channel]) * static_cast<double>(values[channel]);
   }
-  measure = scale == RowScale::Norm ? std::sqrt(measure) : std::fabs(static_cast<double>(values[largest]));
-  const std::uint16_t half = float_to_half(static_cast<float>(measure));
-  if (half >= 0x7c00u)
-    fail(ErrorKind::Numeric,
-         fmt::format("row {}: its {} is {:.6g}, and fp16 ends at {}; its largest value is {:.6g} in channel {}", row,
-                     scale == RowScale::Norm ? "norm" : "largest magnitude", measure, kHalfMax, values[largest],
-                     largest));
-  return half;
+  measure.size = scale == RowScale::Norm ? std::sqrt(squares) : std::fabs(static_cast<double>(values[measure.largest]));
+  return measure;
 }
 
-ScalarCodec::ScalarCodec(int dim, RowScale scale, std::vector<float> levels)
-    : dim_(dim), scale_(scale), levels_(std::move(levels)) {
+}  // namespace
+
+int scale_exponent(std::span<const float> sample, int dim, RowScale scale) {
+  const std::size_t channels = static_cast<std::size_t>(dim);
+  double largest = 0;
+  const std::int64_t rows = check_rows(sample, dim);
+  for (std::int64_t row = 0; row < rows; ++row)
+    largest =
+        std::max(largest, measure_row(sample.subspan(static_cast<std::size_t>(row) * channels, channels), scale).size);
+  if (largest == 0) return 0;
+  return std::clamp(std::ilogb(largest) - 8, kLeastScaleExponent, kLargestScaleExponent);
+}
+
+std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, int exponent, std::int64_t row) {
+  const RowMeasure measure = measure_row(values, scale);
+  const std::uint16_t half = float_to_half(static_cast<float>(std::ldexp(measure.size, -exponent)));
+  if (half >= 0x7c00u)
+    fail(ErrorKind::Numeric,
+         fmt::format("row {}: its {} is {:.6g}, and scales end at {:.6g}; its largest value is {:.6g} in channel {}",
+                     row, scale == RowScale::Norm ? "norm" : "largest magnitude", measure.size,
+                     std::ldexp(static_cast<double>(kHalfMax), exponent), values[measure.largest], measure.largest));
+  return row_scale(half, exponent) > 0 ? half : std::uint16_t{0};
+}
+
+float row_scale(std::uint16_t half, int exponent) {
+  const float scale = std::ldexp(half_to_float(half), exponent);
+  return scale >= std::numeric_limits<float>::min() ? scale : 0.0f;
+}
+
+ScalarCodec::ScalarCodec(int dim, RowScale scale, std::vector<float> levels, int exponent)
+    : dim_(dim), exponent_(exponent), scale_(scale), levels_(std::move(levels)) {
+  KVQ_ASSERT(exponent_ >= kLeastScaleExponent && exponent_ <= kLargestScaleExponent);
   KVQ_ASSERT(dim_ > 0 && levels_.size() >= 2 && levels_.size() <= 256);
   KVQ_ASSERT(std::is_sorted(levels_.begin(), levels_.end()) && levels_.front() >= -1 && levels_.back() <= 1);
   bits_ = std::bit_width(levels_.size() - 1);
@@ -59,8 +91,8 @@ std::size_t ScalarCodec::row_bytes() const { return 2 + packed_bytes(static_cast
 
 std::uint16_t ScalarCodec::quantize(std::span<const float> values, std::int64_t row,
                                     std::span<std::uint8_t> codes) const {
-  const std::uint16_t half = half_row_scale(values, scale_, row);
-  const float stored = half_to_float(half);
+  const std::uint16_t half = half_row_scale(values, scale_, exponent_, row);
+  const float stored = row_scale(half, exponent_);
   const float inverse = stored > 0 ? 1.0f / stored : 0.0f;
   const std::size_t count = values.size();
   if (boundaries_.size() <= 15) {  // few: the compiler turns the inner loop into vector code
@@ -81,7 +113,7 @@ std::uint16_t ScalarCodec::quantize(std::span<const float> values, std::int64_t 
 void ScalarCodec::restore(std::uint16_t half_scale, std::span<const std::uint8_t> codes,
                           std::span<float> values) const {
   if (half_scale >= 0x7c00u) fail(ErrorKind::Io, fmt::format("scale of a row: fp16 bits {:#06x}", half_scale));
-  const float stored = half_to_float(half_scale);
+  const float stored = row_scale(half_scale, exponent_);
   for (std::size_t channel = 0; channel < values.size(); ++channel) {
     if (codes[channel] >= levels_.size())
       fail(ErrorKind::Io, fmt::format("code {} of a codebook of {} levels", codes[channel], levels_.size()));

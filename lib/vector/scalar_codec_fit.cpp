@@ -5,7 +5,6 @@
 #include <limits>
 
 #include <kvq/core/error.h>
-#include <kvq/core/half.h>
 
 namespace kvq {
 
@@ -18,9 +17,10 @@ template <typename Use>
 void for_scaled_values(std::span<const float> sample, int dim, RowScale scale, Use use) {
   const std::size_t channels = static_cast<std::size_t>(dim);
   const std::int64_t rows = check_rows(sample, dim);
+  const int exponent = scale_exponent(sample, dim, scale);
   for (std::int64_t row = 0; row < rows; ++row) {
     const auto values = sample.subspan(static_cast<std::size_t>(row) * channels, channels);
-    const float stored = half_to_float(half_row_scale(values, scale, row));
+    const float stored = row_scale(half_row_scale(values, scale, exponent, row), exponent);
     if (stored == 0) continue;
     const float inverse = 1.0f / stored;
     for (const float value : values) use(std::clamp(value * inverse, -1.0f, 1.0f), stored);

@@ -23,9 +23,10 @@ std::vector<float> choose_levels(const VectorRecipe& recipe, int bits, std::span
                             : fit_scalar_levels(rows, dim, recipe.scale, bits);
 }
 
-DeltaCodec delta_codec(const VectorRecipe& recipe, int dim, std::vector<float> deltas, std::vector<float> anchors) {
-  return DeltaCodec(std::make_shared<ScalarCodec>(dim, recipe.scale, std::move(deltas)),
-                    std::make_shared<ScalarCodec>(dim, recipe.scale, std::move(anchors)),
+DeltaCodec delta_codec(const VectorRecipe& recipe, int dim, int exponent, std::vector<float> deltas,
+                       std::vector<float> anchors) {
+  return DeltaCodec(std::make_shared<ScalarCodec>(dim, recipe.scale, std::move(deltas), exponent),
+                    std::make_shared<ScalarCodec>(dim, recipe.scale, std::move(anchors), exponent),
                     {recipe.anchor, static_cast<float>(recipe.threshold)});
 }
 
@@ -33,11 +34,11 @@ int bits_of_anchors(const VectorRecipe& recipe) { return recipe.anchor_bits > 0 
 
 /// Deltas depend on how their predecessors were coded, hence on the levels that are sought: from levels for the rows
 /// themselves, two rounds settle them.
-std::vector<float> fit_delta_levels(const VectorRecipe& recipe, int dim, std::span<const float> x,
+std::vector<float> fit_delta_levels(const VectorRecipe& recipe, int dim, int exponent, std::span<const float> x,
                                     const std::vector<float>& anchors) {
   std::vector<float> levels = choose_levels(recipe, recipe.bits, x, dim);
   for (int round = 0; round < 2; ++round) {
-    const std::vector<float> deltas = delta_codec(recipe, dim, levels, anchors).deltas_of(x);
+    const std::vector<float> deltas = delta_codec(recipe, dim, exponent, levels, anchors).deltas_of(x);
     if (deltas.empty()) break;
     levels = choose_levels(recipe, recipe.bits, deltas, dim);
   }
@@ -57,6 +58,17 @@ std::vector<float> take_floats(ByteReader& reader, std::size_t count, const char
       fail(ErrorKind::Io, fmt::format("tables of a vector codec: {} hold {}", what, values.back()));
   }
   return values;
+}
+
+void put_exponent(std::vector<std::byte>& out, int exponent) {
+  put_number(out, static_cast<std::uint64_t>(exponent - kLeastScaleExponent), 2);
+}
+
+int take_exponent(ByteReader& reader) {
+  const int exponent = static_cast<int>(reader.number(2)) + kLeastScaleExponent;
+  if (exponent > kLargestScaleExponent)
+    fail(ErrorKind::Io, fmt::format("tables of a vector codec: scales over 2^{}", exponent));
+  return exponent;
 }
 
 std::vector<float> take_levels(ByteReader& reader, int bits) {
@@ -81,7 +93,12 @@ EntropyTable take_entropy_table(ByteReader& reader, EntropyWord word) {
 std::unique_ptr<VectorCodec> take_product(ByteReader& reader, const VectorRecipe& recipe, int dim) {
   if (dim % recipe.subspaces != 0)
     fail(ErrorKind::Io, fmt::format("product codec: {} subspaces for {} channels", recipe.subspaces, dim));
-  ProductBooks books{dim, recipe.subspaces, recipe.bits, recipe.norm, {}, {}};
+  ProductBooks books;
+  books.dim = dim;
+  books.subspaces = recipe.subspaces;
+  books.bits = recipe.bits;
+  books.norm = recipe.norm;
+  books.exponent = take_exponent(reader);
   const std::size_t channels = static_cast<std::size_t>(dim);
   books.channel_weights = take_floats(reader, channels, "channel weights");
   if (std::any_of(books.channel_weights.begin(), books.channel_weights.end(), [](float weight) { return weight < 0; }))
@@ -96,20 +113,25 @@ std::vector<std::byte> train_vector_tables(const VectorRecipe& recipe, int dim, 
   if (recipe.method != VectorMethod::Product && !(sample.row_weights.empty() && sample.channel_weights.empty()))
     fail(ErrorKind::Usage, fmt::format("vector recipe '{}': only pq is fitted with weights", short_form(recipe)));
   std::vector<std::byte> tables;
+  int exponent = 0;
+  if (recipe.method != VectorMethod::Product) {
+    exponent = scale_exponent(sample.x, dim, recipe.scale);
+    put_exponent(tables, exponent);
+  }
   switch (recipe.method) {
     case VectorMethod::Scalar: {
       const std::vector<float> levels = choose_levels(recipe, recipe.bits, sample.x, dim);
       put_floats(tables, levels);
       if (recipe.entropy == EntropyWord::None) break;
       const auto coder = recipe.entropy == EntropyWord::Rans ? EntropyCoder::Rans : EntropyCoder::Huffman;
-      const EntropyTable table = train_entropy_table(ScalarCodec(dim, recipe.scale, levels), coder, sample.x);
+      const EntropyTable table = train_entropy_table(ScalarCodec(dim, recipe.scale, levels, exponent), coder, sample.x);
       std::visit([&](const auto& entropy) { entropy.write_table(tables); }, table);
       break;
     }
     case VectorMethod::Delta: {
       const std::vector<float> anchors = choose_levels(recipe, bits_of_anchors(recipe), sample.x, dim);
       put_floats(tables, anchors);
-      put_floats(tables, fit_delta_levels(recipe, dim, sample.x, anchors));
+      put_floats(tables, fit_delta_levels(recipe, dim, exponent, sample.x, anchors));
       break;
     }
     case VectorMethod::Product: {
@@ -119,6 +141,7 @@ std::vector<std::byte> train_vector_tables(const VectorRecipe& recipe, int dim, 
       options.norm = recipe.norm;
       options.threads = sample.threads;
       const ProductBooks books = train_product(sample.x, dim, sample.row_weights, sample.channel_weights, options);
+      put_exponent(tables, books.exponent);
       put_floats(tables, books.channel_weights);
       put_floats(tables, books.centroids);
       break;
@@ -132,7 +155,8 @@ std::unique_ptr<VectorCodec> make_codec(const VectorRecipe& recipe, int dim, std
   std::unique_ptr<VectorCodec> codec;
   switch (recipe.method) {
     case VectorMethod::Scalar: {
-      auto scalar = std::make_unique<ScalarCodec>(dim, recipe.scale, take_levels(reader, recipe.bits));
+      const int exponent = take_exponent(reader);
+      auto scalar = std::make_unique<ScalarCodec>(dim, recipe.scale, take_levels(reader, recipe.bits), exponent);
       if (recipe.entropy == EntropyWord::None) {
         codec = std::move(scalar);
       } else {
@@ -142,9 +166,10 @@ std::unique_ptr<VectorCodec> make_codec(const VectorRecipe& recipe, int dim, std
       break;
     }
     case VectorMethod::Delta: {
+      const int exponent = take_exponent(reader);
       std::vector<float> anchors = take_levels(reader, bits_of_anchors(recipe));
-      codec =
-          std::make_unique<DeltaCodec>(delta_codec(recipe, dim, take_levels(reader, recipe.bits), std::move(anchors)));
+      codec = std::make_unique<DeltaCodec>(
+          delta_codec(recipe, dim, exponent, take_levels(reader, recipe.bits), std::move(anchors)));
       break;
     }
     case VectorMethod::Product:

@@ -97,7 +97,7 @@ TEST_CASE("Tables make the same codec again, and nothing but theirs do") {
     longer.push_back(std::byte{0});
     CHECK_THROWS_AS(make_codec(recipe, 16, longer), Error);
     std::vector<std::byte> damaged(tables);
-    damaged[3] = std::byte{0x7f}, damaged[2] = std::byte{0xc0};  // NaN
+    damaged[5] = std::byte{0x7f}, damaged[4] = std::byte{0xc0};  // NaN
     CHECK_THROWS_AS(make_codec(recipe, 16, damaged), Error);
   }
 }
@@ -111,4 +111,23 @@ TEST_CASE("Weights are for product quantization; shapes have to suit it") {
   CHECK_THROWS_WITH(train_vector_tables(parse_vector_recipe("scalar3"), 12, sample), ContainsSubstring("only pq"));
   CHECK_NOTHROW(make_codec(parse_vector_recipe("pq:m=6,bits=3"), 12, sample));
   CHECK_THROWS_WITH(make_codec(parse_vector_recipe("pq:m=5,bits=3"), 12, sample), ContainsSubstring("5 subspaces"));
+}
+
+TEST_CASE("Rows far beyond fp16 and far below it are coded as well as others") {
+  const auto x = correlated(200, 16, 0.9, 3);
+  for (const float size : {1e-25f, 1e-6f, 1e6f, 1e30f}) {
+    std::vector<float> scaled(x);
+    for (float& value : scaled) value *= size;
+    VectorSample plain, far;
+    plain.x = x;
+    far.x = scaled;
+    for (const char* text : {"scalar3", "scalar3:scale=max", "delta3:anchor=32", "pq:m=8,bits=5,norm"}) {
+      INFO(text << ", " << size);
+      const VectorRecipe recipe = parse_vector_recipe(text);
+      auto found = restored(*make_codec(recipe, 16, far), scaled);
+      for (float& value : found) value /= size;
+      const double usual = squared_error(x, restored(*make_codec(recipe, 16, plain), x));
+      CHECK(squared_error(x, found) < 1.1 * usual);
+    }
+  }
 }
