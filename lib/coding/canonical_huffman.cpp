@@ -126,7 +126,7 @@ void CanonicalHuffman::make_lookup() {
   lookup_.resize(std::size_t{1} << kLookupBits);
   for (std::size_t bits = 0; bits < lookup_.size(); ++bits) {
     Lookup& entry = lookup_[bits];
-    while (entry.count < 6) {
+    while (entry.count < 6 && entry.bits < kLookupBits) {
       std::uint8_t symbol = 0;
       const int length = decode_one(static_cast<std::uint64_t>(bits) << (64 - kLookupBits + entry.bits), symbol);
       if (entry.bits + length > kLookupBits) break;
