@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <kvq/cache/block_pool.h>
@@ -26,12 +27,16 @@ class PackedPool {
  public:
   struct Layer {
     layout::PageLayout page;
-    SideEncoder encoders[2];  ///< by Side
+    CodeRows rows[2];         ///< by Side
+    SideEncoder encoders[2];
     SideDecoder decoders[2];
+    /// For attention's sums of values that are stored rotated: `[tokens, heads, head_dim]`.
+    std::optional<HeadRotation> output;
     BlockPool pages;
 
     const layout::SideShape& shape(Side side) const { return side == Side::Key ? page.key : page.value; }
     const layout::SideParts& parts(Side side) const { return side == Side::Key ? page.key_parts : page.value_parts; }
+    const CodeRows& code_rows(Side side) const { return rows[static_cast<int>(side)]; }
     const SideEncoder& encoder(Side side) const { return encoders[static_cast<int>(side)]; }
     const SideDecoder& decoder(Side side) const { return decoders[static_cast<int>(side)]; }
   };

@@ -114,7 +114,7 @@ void PackedSequence::append_pages(int layer, std::span<const float> key, std::sp
     }
   });
   const auto writer = [&](std::int64_t page, Side side) {
-    return PageWriter(shared.shape(side), shared.parts(side),
+    return PageWriter(shared.shape(side), shared.parts(side), shared.code_rows(side),
                       shared.pages.data(own.pages[static_cast<std::size_t>(page)]));
   };
   own.pages.reserve(static_cast<std::size_t>(layout::pages(own.length + tokens)));
@@ -145,7 +145,7 @@ void PackedSequence::crop_layer(int layer, std::int64_t tokens) {
   if (tokens > own.length) return;
   const auto crop_page = [&](std::size_t page, int slots) {
     for (const Side side : kSides) {
-      PageWriter(shared.shape(side), shared.parts(side), shared.pages.data(own.pages[page]))
+      PageWriter(shared.shape(side), shared.parts(side), shared.code_rows(side), shared.pages.data(own.pages[page]))
           .crop(slots, pool_->overflow());
     }
   };

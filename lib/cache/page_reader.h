@@ -1,13 +1,17 @@
 #pragma once
-// Pages back to numbers: exactly those that SideEncoder::decode gives for the same codes.
+// Pages back to numbers: exactly those that SideEncoder::decode gives for the same codes, but for rotate=: then what is
+// decoded is still rotated, the sinks too, and HeadRotation's inverse is left to who sums them.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <kvq/cache/block_pool.h>
+#include <kvq/cache/code_rows.h>
 #include <kvq/cache/page_loops.h>
 #include <kvq/kernels/layout/page.h>
+#include <kvq/quant/head_rotation.h>
 #include <kvq/quant/quantizer.h>
 
 namespace kvq {
@@ -30,7 +34,7 @@ struct OpenPage {
 class SideDecoder {
  public:
   SideDecoder(const SideQuantizer& quantizer, const layout::SideShape& shape, const layout::SideParts& parts,
-              const PageLoops& loops);
+              const CodeRows& rows, const PageLoops& loops);
 
   /// Reads kv heads first_head … last_head - 1 of the first `slots` tokens. `sinks`: exact tokens at the page's start,
   /// `[tokens, kv_heads, head_dim]` scaled fp16. Throws nothing but for memory.
@@ -46,13 +50,27 @@ class SideDecoder {
   template <typename Visit>
   void for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, std::vector<float>& values,
                         Visit visit) const;
+  void decode_runs(const OpenPage& page, int kv_head, float* out) const;
+  void add_tables(const SideQuantizer& quantizer);
+  void add_runs(const SideQuantizer& quantizer, const CodeRows& rows);
+
+  /// Neighbouring channels of one width; widths=pair.
+  struct Run {
+    int first_channel, channels, bits;  ///< first_channel: within the head
+    std::int64_t offset;                ///< of the first row, from the start of the codes
+    std::size_t table;
+  };
 
   layout::SideShape shape_;
   layout::SideParts parts_;
   const PageLoops* loops_;
   float from_stored_;
   int levels_, books_;
-  std::vector<float> decoded_;       ///< `[books][at least 16]`, repeated to 16
+  bool grouped_;                        ///< three codes together
+  std::size_t table_stride_;            ///< at least 16
+  std::vector<float> decoded_;          ///< `[books][table_stride_]`, levels repeated to fill them
+  std::vector<std::vector<Run>> runs_;  ///< by kv head; none where all rows are alike
+  std::optional<HeadRotation> rotation_;
   std::vector<float> zero_, scale_;  ///< `[width]`, channel axis
   std::vector<std::uint16_t> head_of_channel_;
   std::vector<std::int32_t> row_of_channel_;  ///< where its row begins in a decoded kv head

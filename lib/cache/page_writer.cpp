@@ -86,22 +86,9 @@ void PageWriter::begin() {
 }
 
 void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
-  const int width = shape_.width(), bits = shape_.bits;
   const int count = static_cast<int>(tokens.tokens);
   KVQ_ASSERT(first_slot >= 0 && first_slot + count <= layout::kPageTokens);
-  std::uint64_t words[8];  // a row
-  for (int channel = 0; channel < width; ++channel) {
-    std::uint8_t* row = page_ + parts_.codes + channel * shape_.row_bytes();
-    std::memcpy(words, row, static_cast<std::size_t>(shape_.row_bytes()));
-    const std::uint8_t* code = tokens.codes.data() + channel;
-    for (int position = first_slot * bits, end = (first_slot + count) * bits; position < end; position += bits) {
-      const int word = position / 64, shift = position % 64;
-      words[word] |= std::uint64_t{*code} << shift;
-      if (shift + bits > 64) words[word + 1] |= std::uint64_t{*code} >> (64 - shift);
-      code += width;
-    }
-    std::memcpy(row, words, static_cast<std::size_t>(shape_.row_bytes()));
-  }
+  rows_.write(page_ + parts_.codes, first_slot, count, tokens.codes.data());
   if (shape_.token_ranges && !tokens.token_range.empty()) {
     std::memcpy(page_ + parts_.ranges + std::int64_t{first_slot} * 2 * layout::kHalfBytes, tokens.token_range.data(),
                 tokens.token_range.size() * sizeof(std::uint16_t));
@@ -137,22 +124,12 @@ void PageWriter::write_varying_outliers(int first_slot, const EncodedTokens& tok
 }
 
 void PageWriter::crop(int slots, BlockPool& overflow) {
-  crop_codes(slots);
+  rows_.crop(page_ + parts_.codes, slots);
   if (shape_.token_ranges) {
     std::fill(page_ + parts_.ranges + std::int64_t{slots} * 2 * layout::kHalfBytes,
               page_ + parts_.ranges + layout::range_page_bytes(), std::uint8_t{0});
   }
   crop_outliers(slots, overflow);
-}
-
-void PageWriter::crop_codes(int slots) {
-  const std::int64_t kept_bits = std::int64_t{slots} * shape_.bits;
-  for (int channel = 0; channel < shape_.width(); ++channel) {
-    std::uint8_t* row = page_ + parts_.codes + channel * shape_.row_bytes();
-    std::int64_t byte = kept_bits / 8;
-    if (kept_bits % 8 != 0) row[byte++] &= static_cast<std::uint8_t>((1u << (kept_bits % 8)) - 1);
-    std::fill(row + byte, row + shape_.row_bytes(), std::uint8_t{0});
-  }
 }
 
 void PageWriter::crop_outliers(int slots, BlockPool& overflow) {

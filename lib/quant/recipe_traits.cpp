@@ -211,8 +211,6 @@ std::string packed_refusal(const Recipe& recipe) {
                : side.integer_zero           ? "pages hold zero points in fp16"
                                    : fmt::format("pages do not hold rule={} with {}", word_of(kRuleWords, side.rule),
                                                  range_text(side.range));
-    } else if (!fits_packed_pages(side)) {
-      reason = "pages hold no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
     } else if (side.share == Share::Channels) {
       reason = "its codebooks belong to heads, not to groups of channels";
     }
@@ -222,6 +220,22 @@ std::string packed_refusal(const Recipe& recipe) {
     }
   }
   return "";
+}
+
+std::string cuda_refusal(const Recipe& recipe) {
+  if (std::string refusal = packed_refusal(recipe); !refusal.empty()) return refusal;
+  const SideRecipe &key = recipe.key, &value = recipe.value;
+  const char* reason = nullptr;
+  if (key.axis != Axis::Channel || value.axis != Axis::Token || value.range != RangeKind::Online) {
+    reason = "the kernels know keys with a range per channel and values with their own range per token";
+  } else if (!has_plain_codes(key) || !has_plain_codes(value)) {
+    reason = "the kernels know no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
+  } else if (key.rounding.uses_blocks() || value.rounding.uses_blocks()) {
+    reason = "the GPU's encoder knows no feedback and no icm yet";
+  }
+  if (reason == nullptr) return "";
+  return fmt::format("--cache cuda: recipe '{}': {}; --cache packed and --cache simulated do", short_form(recipe),
+                     reason);
 }
 
 void validate_method(const SideRecipe& side, Side which) {
