@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace kvq::reference {
 
@@ -106,6 +107,22 @@ double level_at(const std::uint8_t* codes, const Side& side, int channel, int to
   return side.decoded.at(static_cast<std::size_t>((book_per_head ? channel / side.shape.head_dim : 0) * levels) + code);
 }
 
+/// Centre and half width of what a code of a channel and token spans.
+std::pair<double, double> range_at(const std::uint8_t* page, const Side& side, int channel, int token) {
+  const layout::SideShape& shape = side.shape;
+  if (!shape.token_ranges && shape.group_tokens == 0)
+    return {side.zero[static_cast<std::size_t>(channel)], side.scale[static_cast<std::size_t>(channel)]};
+  const std::uint8_t* part = page + side.parts.ranges;
+  const int of_set = shape.token_ranges ? shape.ranges : shape.width();
+  const int sets = shape.token_ranges ? 64 : 64 / shape.group_tokens;
+  const int range = shape.token_ranges ? token * of_set + (of_set > 1 ? channel / side.range_channels : 0)
+                                       : token / shape.group_tokens * of_set + channel;
+  if (shape.zero_bits == 16) return {half_at(part + 4 * range, side.exponent), half_at(part + 4 * range + 2, side.exponent)};
+  const double step = half_at(part + 2 * range, side.exponent), most = (1 << shape.bits) - 1;
+  const int point = bits_at(part, std::int64_t{16} * sets * of_set + std::int64_t{range} * shape.zero_bits, shape.zero_bits);
+  return {(most / 2 - point) * step, most / 2 * step};
+}
+
 /// x' = x diag(a) H / sqrt(n) in blocks of n channels, undone: H is symmetric and H H = n.
 void rotate_back(std::vector<double>& x, const Side& side) {
   const int head_dim = side.shape.head_dim;
@@ -165,13 +182,7 @@ std::vector<double> decode_page(const std::uint8_t* page, const Side& side, int 
   for (int token = 0; token < tokens; ++token) {
     for (int channel = 0; channel < width; ++channel) {
       const double level = level_at(page + side.parts.codes, side, channel, token);
-      double zero = 0, scale = 0;
-      if (shape.token_ranges) {
-        const std::uint8_t* range = page + side.parts.ranges + 4 * token;
-        zero = half_at(range, side.exponent), scale = half_at(range + 2, side.exponent);
-      } else {
-        zero = side.zero[channel], scale = side.scale[channel];
-      }
+      const auto [zero, scale] = range_at(page, side, channel, token);
       x[static_cast<std::size_t>(token) * width + channel] = zero + scale * level;
     }
   }
@@ -179,6 +190,7 @@ std::vector<double> decode_page(const std::uint8_t* page, const Side& side, int 
   if (!side.rotation_scale.empty()) rotate_back(x, side);
   return x;
 }
+
 std::vector<double> decode_pages(std::span<const std::uint8_t* const> pages, const Side& side, std::int64_t tokens,
                                  std::span<const std::uint16_t> exact, const OverflowBlocks& overflow) {
   std::vector<double> x;

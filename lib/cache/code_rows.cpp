@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/cache/page_bytes.h>
 #include <kvq/core/error.h>
 #include <kvq/kernels/layout/grouped_codes.h>
 
@@ -14,21 +15,6 @@ namespace {
 
 using layout::kGroupCodes;
 using layout::kPageTokens;
-
-/// Up to 17 bits at any place; no byte beyond theirs is touched.
-std::uint32_t load_bits(const std::uint8_t* bytes, std::int64_t first, int bits) {
-  std::uint32_t value = 0;
-  for (std::int64_t byte = (first + bits - 1) / 8; byte >= first / 8; --byte) value = value << 8 | bytes[byte];
-  return value >> (first % 8) & ((1u << bits) - 1);
-}
-
-void store_bits(std::uint8_t* bytes, std::int64_t first, int bits, std::uint32_t value) {
-  const std::uint32_t mask = ((1u << bits) - 1) << (first % 8), placed = value << (first % 8);
-  for (std::int64_t byte = first / 8; byte <= (first + bits - 1) / 8; ++byte) {
-    const auto shift = static_cast<int>(8 * (byte - first / 8));
-    bytes[byte] = static_cast<std::uint8_t>((bytes[byte] & ~(mask >> shift)) | (placed >> shift & 0xffu));
-  }
-}
 
 /// Where the code of a slot is in its row of codes that stand three together.
 struct Digit {

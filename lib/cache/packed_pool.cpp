@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/cache/page_writer.h>
 #include <kvq/core/error.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
@@ -55,6 +56,7 @@ std::int64_t overflow_block_bytes(const KvShape& shape) {
 
 PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level)
     : quantizer_(std::move(quantizer)),
+      windows_{exact_window(quantizer_->recipe, Side::Key), exact_window(quantizer_->recipe, Side::Value)},
       loops_(page_loops(level)),
       overflow_(overflow_block_bytes(check_packable(*quantizer_).shape), kOverflowBlocksPerChunk),
       angles_(quantizer_->rope) {
@@ -64,11 +66,16 @@ PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel lev
     const CodeRows key_rows(layer.key, page.key), value_rows(layer.value, page.value);
     layers_.push_back({page,
                        {key_rows, value_rows},
-                       {SideEncoder(layer.key), SideEncoder(layer.value)},
+                       {SideCoder(layer.key), SideCoder(layer.value)},
                        {SideDecoder(layer.key, page.key, page.key_parts, key_rows, loops_),
                         SideDecoder(layer.value, page.value, page.value_parts, value_rows, loops_)},
                        output_rotation(layer.value, quantizer_->shape),
-                       BlockPool(page.bytes, kPagesPerChunk)});
+                       BlockPool(page.bytes, kPagesPerChunk),
+                       {}});
+    Layer& made = layers_.back();
+    made.blank.resize(static_cast<std::size_t>(page.bytes + BlockPool::kReadable));
+    for (const Side side : kSides)
+      PageWriter(made.shape(side), made.parts(side), made.code_rows(side), made.blank.data()).begin();
   }
 }
 

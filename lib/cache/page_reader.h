@@ -19,7 +19,9 @@ namespace kvq {
 /// What a page says beside its codes, made ready for several kv heads.
 struct OpenPage {
   const std::uint8_t* page = nullptr;
-  float zero[layout::kPageTokens], scale[layout::kPageTokens];  ///< with ranges per token
+  float zero[layout::kPageTokens], scale[layout::kPageTokens];  ///< with one range per token
+  /// With several: `[ranges][64]`; with ranges of groups of tokens `[64 / group][kv_heads * head_dim]`.
+  std::vector<float> zeros, scales;
   /// Exact values of a kv head, at `[channel][64]` of that head; overwrites what the codes say.
   struct Exact {
     std::int32_t at;
@@ -43,6 +45,11 @@ class SideDecoder {
 
   /// All slots of one kv head, `[head_dim][64]`.
   void decode(const OpenPage& page, int kv_head, float* out) const;
+  /// Tokens that are exact, `[tokens, kv_heads, head_dim]` scaled fp16, as decode() would give them.
+  std::vector<float> exact_tokens(std::span<const std::uint16_t> tokens) const;
+
+  /// The ranges of the group of tokens that `slot` is in, `[kv_heads * head_dim]`; axis channel-group.
+  void group_ranges(const std::uint8_t* page, int slot, std::vector<float>& zero, std::vector<float>& scale) const;
 
   const layout::SideShape& shape() const { return shape_; }
 
@@ -50,6 +57,9 @@ class SideDecoder {
   template <typename Visit>
   void for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, std::vector<float>& values,
                         Visit visit) const;
+  void open_ranges(const std::uint8_t* page, OpenPage& out) const;
+  void decode_grouped_tokens(const OpenPage& page, int kv_head, const float* table, float* out) const;
+  void decode_grouped_channels(const OpenPage& page, int kv_head, const float* table, float* out) const;
   void decode_runs(const OpenPage& page, int kv_head, float* out) const;
   void add_tables(const SideQuantizer& quantizer);
   void add_runs(const SideQuantizer& quantizer, const CodeRows& rows);
@@ -66,6 +76,7 @@ class SideDecoder {
   const PageLoops* loops_;
   float from_stored_;
   int levels_, books_;
+  int channels_of_range_;  ///< with ranges per token
   bool grouped_;                        ///< three codes together
   std::size_t table_stride_;            ///< at least 16
   std::vector<float> decoded_;          ///< `[books][table_stride_]`, levels repeated to fill them

@@ -89,10 +89,7 @@ void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
   const int count = static_cast<int>(tokens.tokens);
   KVQ_ASSERT(first_slot >= 0 && first_slot + count <= layout::kPageTokens);
   rows_.write(page_ + parts_.codes, first_slot, count, tokens.codes.data());
-  if (shape_.token_ranges && !tokens.token_range.empty()) {
-    std::memcpy(page_ + parts_.ranges + std::int64_t{first_slot} * 2 * layout::kHalfBytes, tokens.token_range.data(),
-                tokens.token_range.size() * sizeof(std::uint16_t));
-  }
+  write_ranges(first_slot, tokens);
   if (const int entries = shape_.entries_per_token(); entries > 0) {
     KVQ_ASSERT(tokens.outliers() == std::int64_t{count} * entries);
     const std::int64_t first = std::int64_t{first_slot} * entries;
@@ -103,6 +100,32 @@ void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
                   tokens.outlier_channel[static_cast<std::size_t>(entry)]);
     }
   }
+}
+
+void PageWriter::write_ranges(int first_slot, const EncodedTokens& tokens) {
+  if (tokens.token_range.empty()) return;
+  const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
+  const std::int64_t first = std::int64_t{shape_.token_ranges ? first_slot : first_slot / shape_.group_tokens} *
+                             shape_.ranges;
+  std::memcpy(page_ + parts_.ranges + first * (whole_zeros ? 2 : 1) * layout::kHalfBytes, tokens.token_range.data(),
+              tokens.token_range.size() * sizeof(std::uint16_t));
+  std::int64_t bit = std::int64_t{shape_.range_sets()} * shape_.ranges * 8 * layout::kHalfBytes;
+  bit += first * shape_.zero_bits;
+  for (const std::uint8_t point : tokens.zero_point) {
+    store_bits(page_ + parts_.ranges, bit, shape_.zero_bits, point);
+    bit += shape_.zero_bits;
+  }
+}
+
+void PageWriter::crop_ranges(int slots) {
+  const auto sets = static_cast<std::int64_t>(shape_.range_sets());
+  if (sets == 0) return;
+  const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
+  const std::int64_t first = (shape_.token_ranges ? slots : layout::div_up(slots, shape_.group_tokens)) * shape_.ranges;
+  const std::int64_t size = (whole_zeros ? 2 : 1) * layout::kHalfBytes, end = sets * shape_.ranges;
+  std::fill(page_ + parts_.ranges + first * size, page_ + parts_.ranges + end * size, std::uint8_t{0});
+  for (std::int64_t range = first; range < end && !whole_zeros; ++range)
+    store_bits(page_ + parts_.ranges, end * size * 8 + range * shape_.zero_bits, shape_.zero_bits, 0);
 }
 
 void PageWriter::write_varying_outliers(int first_slot, const EncodedTokens& tokens, BlockPool& overflow) {
@@ -125,10 +148,7 @@ void PageWriter::write_varying_outliers(int first_slot, const EncodedTokens& tok
 
 void PageWriter::crop(int slots, BlockPool& overflow) {
   rows_.crop(page_ + parts_.codes, slots);
-  if (shape_.token_ranges) {
-    std::fill(page_ + parts_.ranges + std::int64_t{slots} * 2 * layout::kHalfBytes,
-              page_ + parts_.ranges + layout::range_page_bytes(), std::uint8_t{0});
-  }
+  crop_ranges(slots);
   crop_outliers(slots, overflow);
 }
 

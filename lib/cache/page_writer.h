@@ -29,6 +29,8 @@ class PageWriter {
   void crop(int slots, BlockPool& overflow);
 
  private:
+  void write_ranges(int first_slot, const EncodedTokens& tokens);
+  void crop_ranges(int slots);
   void crop_outliers(int slots, BlockPool& overflow);
   std::int64_t outliers_before(int slot) const;
 

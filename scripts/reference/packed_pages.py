@@ -5,7 +5,7 @@
 2 kv heads of 4 channels, 20 tokens, 1 sink, exponent -1. The tokens follow from integer formulas that
 tests/cache/golden_page_test.cpp repeats; every number is exact in fp32. Hex lines of 32 bytes: the page, the overflow
 blocks of its keys and of its values with every link replaced by the place of its block in its chain, the exact keys, the
-exact values.
+exact values, keys that wait.
 """
 
 import json
@@ -99,6 +99,9 @@ class Side:
             book = levels(self.count or 2 ** self.bits[c])
             self.codes[c][token] = code_of(F(F(x[c] - zero[c]) * F(F(1) / scale[c])), book)
 
+    def bytes_of_ranges(self):
+        return b"".join(number(n, 2) for pair in self.ranges for n in pair) if self.per_token else b""
+
     def bytes_of_codes(self):
         result = b""
         for head in range(HEADS):
@@ -117,6 +120,58 @@ class Side:
         return result
 
 
+class KeyGroups(Side):
+    """Axis channel-group: a range for each channel and 8 tokens, which wait until they are 8."""
+
+    GROUP = 8
+
+    def __init__(self, bits):
+        super().__init__(bits, False, 0)
+        self.ranges = {}
+
+    def put_group(self, first, rows):
+        """rows: of tokens first, first + 1, …"""
+        for c in range(WIDTH):
+            column = [row[c] for row in rows]
+            z = half(F(0.5) * min(column) + F(0.5) * max(column))
+            stored = from_half(z)
+            s = half(max(max(column) - stored, stored - min(column)))
+            self.ranges[first // self.GROUP, c] = (z, s)
+            for token, x in enumerate(column):
+                self.codes[c][first + token] = code_of(F(F(x - stored) * F(F(1) / from_half(s))), levels(2 ** self.bits[c]))
+
+    def bytes_of_ranges(self):
+        pairs = [self.ranges.get((group, c), (0, 0)) for group in range(PAGE // self.GROUP) for c in range(WIDTH)]
+        return b"".join(number(n, 2) for pair in pairs for n in pair)
+
+
+class IntegerZeros(Side):
+    """Axis token-group, zero=integer: a step and a zero point for each token and 4 channels."""
+
+    GROUP = 4
+
+    def __init__(self, bits):
+        super().__init__(bits, True, 0)
+        self.ranges = [(0, 0)] * (PAGE * WIDTH // self.GROUP)
+
+    def put(self, token, x):
+        most = F(2 ** self.bits[0] - 1)
+        for first in range(0, WIDTH, self.GROUP):
+            part = x[first:first + self.GROUP]
+            stored = half(max(F(max(part) - min(part)), F(1e-5)) / most)
+            step = from_half(stored)
+            point = min(max(np.rint(-min(part) / step), F(0)), most)
+            self.ranges[(token * WIDTH + first) // self.GROUP] = (stored, int(point))
+            zero, scale = F(F(F(0.5) * most - point) * step), F(F(F(0.5) * most) * step)
+            for c in range(first, first + self.GROUP):
+                x_hat = F(F(x[c] - zero) * F(F(1) / scale))
+                self.codes[c][token] = code_of(x_hat, levels(2 ** self.bits[c]))
+
+    def bytes_of_ranges(self):
+        points = [bit for _, point in self.ranges for bit in binary(point, self.bits[0])]
+        return b"".join(number(step, 2) for step, _ in self.ranges) + bytes_of_bits(points)
+
+
 def binary(number, places):
     """The lowest bit first."""
     return [number >> place & 1 for place in range(places)]
@@ -133,7 +188,15 @@ def number(value, size):
 def pack(sides, capacity):
     """sides, capacity: keys and values."""
     tokens = [tensor(0), tensor(1)]
+    waits = b""
     for side in (0, 1):
+        if isinstance(sides[side], KeyGroups):
+            group = KeyGroups.GROUP
+            waiting = TOKENS // group * group
+            for first in range(0, waiting, group):
+                sides[side].put_group(max(first, SINKS), tokens[side][max(first, SINKS):first + group])
+            waits = b"".join(number(half(x), 2) for x in tokens[side][waiting:].ravel())
+            continue
         for token in range(SINKS, TOKENS):
             if sides[side].per_token and sides[side].fraction and token == SINKS:
                 sides[side].entries += [(0, 0)] * 2 * SINKS  # slots of sinks: two empty entries each
@@ -142,7 +205,7 @@ def pack(sides, capacity):
     room = [0 if not side.fraction else PAGE * 2 if side.per_token else capacity[index] for index, side in enumerate(sides)]
     in_page = [side.entries[:room[index]] + [(0, 0)] * (room[index] - len(side.entries)) for index, side in enumerate(sides)]
     page = b"".join(side.bytes_of_codes() for side in sides)
-    page += b"".join(number(n, 2) for side in sides if side.per_token for pair in side.ranges for n in pair)
+    page += b"".join(side.bytes_of_ranges() for side in sides)
     page += b"".join(number(value, 2) for entries in in_page for value, _ in entries)
     page += b"".join(number(channel, 1) for entries in in_page for _, channel in entries)
     page += b"".join(number(count, 1) for side in varying for count in side.counts)
@@ -161,7 +224,7 @@ def pack(sides, capacity):
             blocks += number(place + 1 if place + 1 < len(chain) else NOWHERE, 4)
     page += b"\0" * (-len(page) % 16)
     exact = b"".join(number(half(x), 2) for side in (0, 1) for x in tokens[side][:SINKS].ravel())
-    content = page + blocks + exact
+    content = page + blocks + exact + waits
     return {"page_bytes": len(page), "content": [content[i:i + 32].hex() for i in range(0, len(content), 32)]}
 
 
@@ -173,6 +236,8 @@ def main():
             pack([Side([0, 3, 0, 3, 2, 1, 2, 1], False), Side(2, True, 0, 5)], (8, 0)),
         "K=int3/V=nuq4-10%:levels=20,rotate=hadamard":
             pack([Side(3, False, 0), Side(4, True, 0.1, 20, True)], (0, 0)),
+        "K=int3:key=channel-group,group=8/V=int2:value=token-group,group=4,zero=integer":
+            pack([KeyGroups(3), IntegerZeros(2)], (0, 0)),
     }
     path = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/packed_pages.json"
     path.write_text(json.dumps(result, indent=1) + "\n")

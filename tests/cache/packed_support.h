@@ -18,6 +18,7 @@
 #include <kvq/kernels/reference/page_reference.h>
 #include <kvq/model/attention_backend.h>
 #include <kvq/quant/quantizer.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq::test {
@@ -88,7 +89,7 @@ inline std::shared_ptr<Quantizer> random_quantizer(const std::string& recipe, co
       if (side.recipe.widths == Widths::Pair) add_widths(side, rng);
       for (int channel = 0; channel < side.width() && side.recipe.rotation != Rotation::None; ++channel)
         side.rotation_scale.push_back(static_cast<float>(0.5 + rng.uniform()));
-      if (side.recipe.range == RangeKind::Static) {
+      if (stores_thresholds(side.recipe)) {
         for (int channel = 0; channel < side.width(); ++channel) {
           const auto bound = static_cast<float>(1.0 - rate);
           const bool constant = channel % 8 == 5;
@@ -157,6 +158,7 @@ inline reference::Side reference_side(const LayerQuantizer& layer, Side which) {
   result.shape = which == Side::Key ? page.key : page.value;
   result.parts = which == Side::Key ? page.key_parts : page.value_parts;
   result.exponent = side.exponent;
+  result.range_channels = group_channels(side.recipe, side.width());
   for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {
     result.zero.push_back(0.5 * side.lower[channel] + 0.5 * side.upper[channel]);
     result.scale.push_back(0.5 * side.upper[channel] - 0.5 * side.lower[channel]);
@@ -176,15 +178,21 @@ inline reference::Side reference_side(const LayerQuantizer& layer, Side which) {
 }
 
 /// What the reference reads from the bytes of a sequence: `[tokens, kv_heads, head_dim]`.
-inline std::vector<double> reference_decode(const PackedSequence& sequence, int layer, Side side) {
+inline std::vector<double> reference_decode(const PackedSequence& sequence, int layer, Side which) {
+  const std::int64_t settled = sequence.settled(layer, which);
   std::vector<const std::uint8_t*> pages;
-  for (std::int64_t page = 0; page < layout::pages(sequence.length(layer)); ++page) {
-    pages.push_back(sequence.page(layer, page));
-  }
-  return reference::decode_pages(
-      pages, reference_side(sequence.pool().quantizer().layers[static_cast<std::size_t>(layer)], side),
-      sequence.length(layer), sequence.sinks(layer, side),
+  for (std::int64_t page = 0; page < layout::pages(settled); ++page) pages.push_back(sequence.page(layer, page));
+  const reference::Side side =
+      reference_side(sequence.pool().quantizer().layers[static_cast<std::size_t>(layer)], which);
+  std::vector<double> x = reference::decode_pages(
+      pages, side, settled, sequence.sinks(layer, which),
       [&](std::uint32_t block) { return static_cast<const std::uint8_t*>(sequence.pool().overflow().data(block)); });
+  const PackedSequence::Waiting waiting = sequence.waiting(layer, which);
+  if (waiting.exact.empty()) return x;
+  const auto passed = static_cast<std::size_t>((settled - waiting.first) * side.shape.width());
+  for (const std::uint16_t half : waiting.exact.subspan(passed))
+    x.push_back(std::ldexp(reference::half_value(half), side.exponent));
+  return x;
 }
 
 /// Recipes that between them have every field that a cache must mind.
@@ -217,6 +225,26 @@ inline const std::vector<std::string>& many_recipes() {
                                                    "nuq4:levels=20,value=channel",
                                                    "nuq3-2%:rotate=hadamard,sink=3",
                                                    "K=nuq4/V=nf4:rotate=hadamard"};
+  return recipes;
+}
+
+/// The same for recipes whose tokens wait, or that have more than one range per token.
+inline const std::vector<std::string>& grouped_recipes() {
+  static const std::vector<std::string> recipes = {"kivi2:group=8,recent=32",
+                                                   "kivi4:group=16,recent=16",
+                                                   "atom4:group=16",
+                                                   "atom3:group=32",
+                                                   "flexgen4:group=24",
+                                                   "nuq3-2%:recent=8",
+                                                   "kvq2:recent=16,sink=3",
+                                                   "kvq2:flush=5",
+                                                   "K=nuq2-2%:recent=64/V=nuq2:value=token-group,group=20",
+                                                   "K=int3:key=channel-group,group=64,recent=5/V=int4",
+                                                   "K=int2:key=channel-group,group=2,sink=4/V=nf4-2%:recent=3,flush=7",
+                                                   "K=nuq3-4%:key=channel-group,group=32,rule=threshold,sink=2/V=nuq2-2%",
+                                                   "int4:zero=integer,key=token",
+                                                   "nuq3-2%:rule=topk",
+                                                   "K=nuq2-2%/V=nuq3-2%:rule=threshold,recent=20"};
   return recipes;
 }
 
