@@ -3,9 +3,10 @@
 // says what the parts are. Every reader and writer (CPU, CUDA, reference) takes offsets from here and nowhere else.
 //
 //   codes            [kv_heads][head_dim] rows of 8 * bits bytes
-//   ranges           [64][ranges][2] fp16, zero and scale; groups of tokens: [64 / group_tokens][kv_heads][head_dim][2];
-//                    with zero points of fewer bits (zero_bits): the steps, fp16, of all of these, then the zero points,
-//                    zero_bits each from the lowest bit of a byte up
+//   ranges           [64][ranges][2] fp16, zero and scale; groups of tokens: [64 /
+//   group_tokens][kv_heads][head_dim][2];
+//                    with zero points of fewer bits (zero_bits): the steps, fp16, of all of these, then the zero
+//                    points, zero_bits each from the lowest bit of a byte up
 //   outlier values   [entries] fp16
 //   outlier channels [entries], 1 or 2 bytes each
 //   outlier counts   [64][groups], 1 or 2 bytes each

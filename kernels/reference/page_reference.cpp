@@ -99,8 +99,7 @@ int code_at(const std::uint8_t* codes, const Side& side, int channel, int token)
 
 double level_at(const std::uint8_t* codes, const Side& side, int channel, int token) {
   const auto code = static_cast<std::size_t>(code_at(codes, side, channel, token));
-  if (!side.widths.empty())
-    return side.decoded_by_width[side.widths[static_cast<std::size_t>(channel)]].at(code);
+  if (!side.widths.empty()) return side.decoded_by_width[side.widths[static_cast<std::size_t>(channel)]].at(code);
   const int levels = side.levels != 0 ? side.levels : 1 << side.shape.bits;
   const bool book_per_head =
       static_cast<int>(side.decoded.size()) == side.shape.kv_heads * levels && side.shape.kv_heads > 1;
@@ -117,9 +116,11 @@ std::pair<double, double> range_at(const std::uint8_t* page, const Side& side, i
   const int sets = shape.token_ranges ? 64 : 64 / shape.group_tokens;
   const int range = shape.token_ranges ? token * of_set + (of_set > 1 ? channel / side.range_channels : 0)
                                        : token / shape.group_tokens * of_set + channel;
-  if (shape.zero_bits == 16) return {half_at(part + 4 * range, side.exponent), half_at(part + 4 * range + 2, side.exponent)};
+  if (shape.zero_bits == 16)
+    return {half_at(part + 4 * range, side.exponent), half_at(part + 4 * range + 2, side.exponent)};
   const double step = half_at(part + 2 * range, side.exponent), most = (1 << shape.bits) - 1;
-  const int point = bits_at(part, std::int64_t{16} * sets * of_set + std::int64_t{range} * shape.zero_bits, shape.zero_bits);
+  const int point =
+      bits_at(part, std::int64_t{16} * sets * of_set + std::int64_t{range} * shape.zero_bits, shape.zero_bits);
   return {(most / 2 - point) * step, most / 2 * step};
 }
 

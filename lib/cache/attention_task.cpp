@@ -126,7 +126,8 @@ class Run {
     std::fill_n(block_, head_dim_ * kPageTokens, 0.0f);
     for (std::int64_t token = 0; token * width < static_cast<std::int64_t>(x.size()); ++token) {
       const float* from = x.data() + token * width + kv_head * head_dim_;
-      for (int channel = 0; channel < head_dim_; ++channel) block_[channel * kPageTokens + slot + token] = from[channel];
+      for (int channel = 0; channel < head_dim_; ++channel)
+        block_[channel * kPageTokens + slot + token] = from[channel];
     }
   }
   /// Slot of a page from which on the query of a row sees tokens exact.

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of codes in a page that are not all alike (kernels/layout/page.h, FORMAT.md): widths per channel, and three codes
-// together for 3, 5, 10 or 20 levels. One of each layer and side; const and thread-safe.
+// Rows of codes in a page that are not all alike (kernels/layout/page.h, FORMAT.md): widths per channel, and three
+// codes together for 3, 5, 10 or 20 levels. One of each layer and side; const and thread-safe.
 
 #include <cstdint>
 #include <vector>

@@ -28,7 +28,7 @@ class PackedPool {
  public:
   struct Layer {
     layout::PageLayout page;
-    CodeRows rows[2];         ///< by Side
+    CodeRows rows[2];  ///< by Side
     SideCoder coders[2];
     SideDecoder decoders[2];
     /// For attention's sums of values that are stored rotated: `[tokens, heads, head_dim]`.

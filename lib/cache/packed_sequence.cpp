@@ -121,9 +121,9 @@ PackedSequence::Leaving PackedSequence::leaving(int layer, Side side, std::span<
   result.own.reserve(static_cast<std::size_t>(end - first));
   for (std::int64_t at = first; at < end; ++at) {
     const std::int64_t in_call = at - own.length * width;
-    result.own.push_back(coder.from_exact(
-        in_call >= 0 ? exact[static_cast<std::size_t>(in_call)]
-                     : own.tail[index][static_cast<std::size_t>(at - own.tail_first[index] * width)]));
+    result.own.push_back(
+        coder.from_exact(in_call >= 0 ? exact[static_cast<std::size_t>(in_call)]
+                                      : own.tail[index][static_cast<std::size_t>(at - own.tail_first[index] * width)]));
   }
   result.x = result.own;
   return result;
@@ -306,7 +306,8 @@ std::int64_t PackedSequence::bytes() const {
     bytes += pages * (shared.pages.block_bytes() + layout::kBlockTableBytes);
     for (const Side side : kSides) {
       const auto index = static_cast<int>(side);
-      bytes += static_cast<std::int64_t>((own.exact[index].size() + own.tail[index].capacity()) * sizeof(std::uint16_t));
+      bytes +=
+          static_cast<std::int64_t>((own.exact[index].size() + own.tail[index].capacity()) * sizeof(std::uint16_t));
       for (std::size_t page = 0; page < own.pages.size(); ++page) {
         const auto blocks = static_cast<std::int64_t>(chain(static_cast<int>(layer), side, page).size());
         bytes += blocks * pool_->overflow().block_bytes();

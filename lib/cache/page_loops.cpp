@@ -68,8 +68,7 @@ struct GroupPlaces {
 
   constexpr GroupPlaces() : bytes{}, shifts{} {
     for (int lane = 0; lane < 8; ++lane) {
-      for (int byte = 0; byte < 3; ++byte)
-        bytes[4 * lane + byte] = static_cast<std::uint8_t>(lane * kBits / 8 + byte);
+      for (int byte = 0; byte < 3; ++byte) bytes[4 * lane + byte] = static_cast<std::uint8_t>(lane * kBits / 8 + byte);
       bytes[4 * lane + 3] = 0x80;
       shifts[lane] = lane * kBits % 8;
     }
@@ -194,21 +193,21 @@ struct Simd {
     using Digits = GroupDigits<kLevels>;
     const auto& places = kGroupPlaces<Digits::kBits>;
     const auto all_of = [](std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); };
-    const __m256i order = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -128, -128, -128, -128));
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -128, -128, -128, -128));
     for (int vector = 0; vector < 3; ++vector, row += Digits::kBits, codes += 24) {
       const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
       const __m256i lanes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes),
                                                 _mm256_load_si256(reinterpret_cast<const __m256i*>(places.bytes)));
-      const __m256i bits = _mm256_and_si256(
-          _mm256_srlv_epi32(lanes, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts))),
-          all_of((1u << Digits::kBits) - 1));
+      const __m256i bits =
+          _mm256_and_si256(_mm256_srlv_epi32(lanes, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts))),
+                           all_of((1u << Digits::kBits) - 1));
       const __m256i third = _mm256_srli_epi32(_mm256_mullo_epi32(bits, all_of(Digits::kOverSquare)), Digits::kShift);
       const __m256i rest = _mm256_sub_epi32(bits, _mm256_mullo_epi32(third, all_of(Digits::kSquare)));
       const __m256i second = _mm256_srli_epi32(_mm256_mullo_epi32(rest, all_of(Digits::kOverLevels)), Digits::kShift);
       const __m256i first = _mm256_sub_epi32(rest, _mm256_mullo_epi32(second, all_of(kLevels)));
-      const __m256i three = _mm256_or_si256(
-          first, _mm256_or_si256(_mm256_slli_epi32(second, 8), _mm256_slli_epi32(third, 16)));
+      const __m256i three =
+          _mm256_or_si256(first, _mm256_or_si256(_mm256_slli_epi32(second, 8), _mm256_slli_epi32(third, 16)));
       const __m256i dense = _mm256_shuffle_epi8(three, order);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm256_castsi256_si128(dense));
       _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 12), _mm256_extracti128_si256(dense, 1));

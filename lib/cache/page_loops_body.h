@@ -92,9 +92,9 @@ inline void decode_grouped_of(const std::uint8_t* codes, int rows, bool by_token
     for (int vector = 0; vector < kTokenVectors; ++vector) {
       const Floats x = table.at(Simd::template codes<8>(unpacked, vector));
       const int token = vector * kLanes;
-      Simd::store(out + token,
-                  by_token ? Simd::add(Simd::load(zero + token), Simd::multiply(Simd::load(scale + token), x))
-                           : Simd::add(Simd::all(zero[row]), Simd::multiply(Simd::all(scale[row]), x)));
+      Simd::store(out + token, by_token
+                                   ? Simd::add(Simd::load(zero + token), Simd::multiply(Simd::load(scale + token), x))
+                                   : Simd::add(Simd::all(zero[row]), Simd::multiply(Simd::all(scale[row]), x)));
     }
   }
 }
@@ -261,6 +261,6 @@ inline void scale_all(float* x, std::int64_t count, float factor) {
   for (std::int64_t index = 0; index < count; ++index) x[index] *= factor;
 }
 
-inline constexpr PageLoops kLoops = {kLanes,       decode_channels, decode_tokens, decode_grouped, halves_to_floats,
-                                     rotate_rows,  rotate_vectors,  multiply,      add_weighted,   sum_lanes,
-                                     transpose,    scale_all};
+inline constexpr PageLoops kLoops = {kLanes,           decode_channels, decode_tokens,  decode_grouped,
+                                     halves_to_floats, rotate_rows,     rotate_vectors, multiply,
+                                     add_weighted,     sum_lanes,       transpose,      scale_all};

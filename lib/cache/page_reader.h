@@ -76,7 +76,7 @@ class SideDecoder {
   const PageLoops* loops_;
   float from_stored_;
   int levels_, books_;
-  int channels_of_range_;  ///< with ranges per token
+  int channels_of_range_;               ///< with ranges per token
   bool grouped_;                        ///< three codes together
   std::size_t table_stride_;            ///< at least 16
   std::vector<float> decoded_;          ///< `[books][table_stride_]`, levels repeated to fill them

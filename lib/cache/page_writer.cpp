@@ -105,8 +105,8 @@ void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
 void PageWriter::write_ranges(int first_slot, const EncodedTokens& tokens) {
   if (tokens.token_range.empty()) return;
   const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
-  const std::int64_t first = std::int64_t{shape_.token_ranges ? first_slot : first_slot / shape_.group_tokens} *
-                             shape_.ranges;
+  const std::int64_t first =
+      std::int64_t{shape_.token_ranges ? first_slot : first_slot / shape_.group_tokens} * shape_.ranges;
   std::memcpy(page_ + parts_.ranges + first * (whole_zeros ? 2 : 1) * layout::kHalfBytes, tokens.token_range.data(),
               tokens.token_range.size() * sizeof(std::uint16_t));
   std::int64_t bit = std::int64_t{shape_.range_sets()} * shape_.ranges * 8 * layout::kHalfBytes;

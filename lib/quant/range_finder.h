@@ -27,8 +27,8 @@ struct FoundRanges {
   std::vector<std::int32_t> row;            ///< `[tokens]`: a token's row
   std::vector<std::uint8_t> exact;          ///< `[tokens, width]`
   std::vector<std::uint32_t> exact_count;   ///< `[tokens]`
-  /// What is stored of online ranges, `[tokens, ranges]`, or `[groups, width]` on axis channel-group: zero and scale, or
-  /// with zero=integer the step, all scaled fp16; and then the zero point.
+  /// What is stored of online ranges, `[tokens, ranges]`, or `[groups, width]` on axis channel-group: zero and scale,
+  /// or with zero=integer the step, all scaled fp16; and then the zero point.
   std::vector<std::uint16_t> stored;
   std::vector<std::uint8_t> zero_point;
 };

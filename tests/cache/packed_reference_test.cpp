@@ -93,7 +93,8 @@ TEST_CASE("Packed pages and attention over them agree with the double-precision 
       }
     }
     INFO(test.recipe << ", many queries");
-    CHECK(differences(test, 130, 100, true).second < 3e-6 * test.wider);  // over a prefix, page borders among the queries
+    CHECK(differences(test, 130, 100, true).second <
+          3e-6 * test.wider);  // over a prefix, page borders among the queries
     CHECK(differences(test, 65, 65, false).second < 3e-6 * test.wider);
   }
 }

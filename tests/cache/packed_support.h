@@ -49,7 +49,8 @@ inline void add_feedback(SideQuantizer& side) {
   }
 }
 
-/// widths=pair: codebooks of every width, and random widths of the recipe's total, the same for both channels of a pair.
+/// widths=pair: codebooks of every width, and random widths of the recipe's total, the same for both channels of a
+/// pair.
 inline void add_widths(SideQuantizer& side, Rng& rng) {
   const std::vector<int> choices = width_choices(side.recipe);
   for (const int bits : choices) side.codebooks.push_back(random_codebook(side.recipe, 1 << bits, rng));
@@ -230,21 +231,22 @@ inline const std::vector<std::string>& many_recipes() {
 
 /// The same for recipes whose tokens wait, or that have more than one range per token.
 inline const std::vector<std::string>& grouped_recipes() {
-  static const std::vector<std::string> recipes = {"kivi2:group=8,recent=32",
-                                                   "kivi4:group=16,recent=16",
-                                                   "atom4:group=16",
-                                                   "atom3:group=32",
-                                                   "flexgen4:group=24",
-                                                   "nuq3-2%:recent=8",
-                                                   "kvq2:recent=16,sink=3",
-                                                   "kvq2:flush=5",
-                                                   "K=nuq2-2%:recent=64/V=nuq2:value=token-group,group=20",
-                                                   "K=int3:key=channel-group,group=64,recent=5/V=int4",
-                                                   "K=int2:key=channel-group,group=2,sink=4/V=nf4-2%:recent=3,flush=7",
-                                                   "K=nuq3-4%:key=channel-group,group=32,rule=threshold,sink=2/V=nuq2-2%",
-                                                   "int4:zero=integer,key=token",
-                                                   "nuq3-2%:rule=topk",
-                                                   "K=nuq2-2%/V=nuq3-2%:rule=threshold,recent=20"};
+  static const std::vector<std::string> recipes = {
+      "kivi2:group=8,recent=32",
+      "kivi4:group=16,recent=16",
+      "atom4:group=16",
+      "atom3:group=32",
+      "flexgen4:group=24",
+      "nuq3-2%:recent=8",
+      "kvq2:recent=16,sink=3",
+      "kvq2:flush=5",
+      "K=nuq2-2%:recent=64/V=nuq2:value=token-group,group=20",
+      "K=int3:key=channel-group,group=64,recent=5/V=int4",
+      "K=int2:key=channel-group,group=2,sink=4/V=nf4-2%:recent=3,flush=7",
+      "K=nuq3-4%:key=channel-group,group=32,rule=threshold,sink=2/V=nuq2-2%",
+      "int4:zero=integer,key=token",
+      "nuq3-2%:rule=topk",
+      "K=nuq2-2%/V=nuq3-2%:rule=threshold,recent=20"};
   return recipes;
 }
 

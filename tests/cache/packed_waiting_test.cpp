@@ -95,8 +95,8 @@ TEST_CASE("Counted at every length: what is allocated is what the simulated cach
     CHECK(wrong == 0);
     std::int64_t apart = 0;
     for (const Side side : kSides) {
-      apart += kShape.layers * 2 * kShape.width() *
-               (quantizer->recipe.sinks + exact_window(quantizer->recipe, side).room());
+      apart +=
+          kShape.layers * 2 * kShape.width() * (quantizer->recipe.sinks + exact_window(quantizer->recipe, side).room());
     }
     const std::int64_t pages = (pool->layer(0).pages.taken() + pool->layer(1).pages.taken());
     CHECK(packed.bytes() == pool->taken_bytes() + apart + 4 * pages);
@@ -160,7 +160,8 @@ TEST_CASE("Cropping drops waiting tokens, and leaves closed groups quantized") {
       if (kept > 0) append(plain, 0, kept);
       if (as_plain) {
         CHECK(cropped.bytes() == plain.bytes());
-        const bool cut_group = quantizer->recipe.key.axis == Axis::ChannelGroup && kept % quantizer->recipe.key.group != 0;
+        const bool cut_group =
+            quantizer->recipe.key.axis == Axis::ChannelGroup && kept % quantizer->recipe.key.group != 0;
         if (!cut_group || cropped.settled(0, Side::Key) < kept) CHECK(cropped.content(1) == plain.content(1));
       }
       // And it goes on: what was kept stays, what comes is answered from.
