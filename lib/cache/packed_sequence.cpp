@@ -160,8 +160,7 @@ void PackedSequence::write_pages(int layer, std::int64_t first_page, std::int64_
   const auto writer = [&](const Part& part) {
     return PageWriter(shared.shape(part.side), shared.parts(part.side), shared.code_rows(part.side), page_of(part));
   };
-  parallel_for(static_cast<std::int64_t>(parts.size()), threads, [&](std::int64_t index) {
-    Part& part = parts[static_cast<std::size_t>(index)];
+  const auto encode = [&](Part& part) {
     const std::int64_t position = part.page * kPageTokens + part.slot;
     try {
       if (part.within) {
@@ -174,12 +173,16 @@ void PackedSequence::write_pages(int layer, std::int64_t first_page, std::int64_
     } catch (const ExactOverflow& overflow) {
       fail_overflow(layer, part.side, position, shared.page.key.head_dim, overflow);
     }
-  });
-  parallel_for(end_page - first_page, threads, [&](std::int64_t page) {
-    for (const Part& part : parts) {
-      if (part.page == first_page + page) writer(part).write(part.slot, part.encoded);
-    }
-  });
+  };
+  const auto each = [&](const auto& work) {  // a page is one thread's
+    parallel_for(end_page - first_page, threads, [&](std::int64_t page) {
+      for (Part& part : parts) {
+        if (part.page == first_page + page) work(part);
+      }
+    });
+  };
+  each(encode);
+  each([&](Part& part) { writer(part).write(part.slot, part.encoded); });
   for (const Part& part : parts) writer(part).write_varying_outliers(part.slot, part.encoded, pool_->overflow());
 }
 
