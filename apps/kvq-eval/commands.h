@@ -19,5 +19,7 @@ Command generate_command(Tool& tool);
 Command compare_command(Tool& tool);
 Command inspect_command(Tool& tool);
 Command experiment_command(Tool& tool);
+Command search_command(Tool& tool);
+Command plan_command(Tool& tool);
 
 }  // namespace kvq::apps

@@ -1,6 +1,6 @@
 # --help and --version go to stdout and end with 0; nothing on stderr.
 for tool in kvq-fisher kvq-threshold kvq-fit kvq-eval "kvq-eval perplexity" "kvq-eval passkey" "kvq-eval tasks" "kvq-eval generate" "kvq-eval compare" "kvq-eval inspect" \
-  "kvq-eval experiment"; do
+  "kvq-eval experiment" "kvq-eval search" "kvq-eval plan"; do
   # shellcheck disable=SC2086  # two words
   for flag in --help -h; do
     runs $tool $flag
