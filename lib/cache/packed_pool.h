@@ -43,8 +43,8 @@ class PackedPool {
     const SideDecoder& decoder(Side side) const { return decoders[static_cast<int>(side)]; }
   };
 
-  /// Throws Usage for recipes that are no cache (range=window, none), Mismatch when the quantizer's parts do not fit
-  /// each other. `level`: for tests.
+  /// Throws Usage for recipes that packed_refusal() names, Mismatch when the quantizer's parts do not fit each other.
+  /// `level`: for tests.
   explicit PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level = best_simd_level());
 
   const Quantizer& quantizer() const { return *quantizer_; }
