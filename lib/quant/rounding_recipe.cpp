@@ -54,7 +54,7 @@ double code_bits(const SideRecipe& side) {
 
 bool needs_blocks(const SideRecipe& side) { return side.rounding.uses_blocks() || side.widths == Widths::Pair; }
 
-bool fits_packed_pages(const SideRecipe& side) {
+bool has_plain_codes(const SideRecipe& side) {
   return side.widths == Widths::Flat && side.levels == 0 && side.rotation == Rotation::None;
 }
 

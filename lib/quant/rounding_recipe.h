@@ -47,8 +47,8 @@ int code_levels(const SideRecipe& side);
 double code_bits(const SideRecipe& side);
 /// Whether H is needed.
 bool needs_blocks(const SideRecipe& side);
-/// Whether a packed page can hold the codes: one width and a power of two for all channels, no rotation.
-bool fits_packed_pages(const SideRecipe& side);
+/// Whether codes have one width and a power of two of levels for all channels, and values are not rotated.
+bool has_plain_codes(const SideRecipe& side);
 /// Bits that widths=pair may give a channel, ascending; a codebook each.
 std::vector<int> width_choices(const SideRecipe& side);
 /// Bits of all channels of a head vector together; 0 when they do not come to whole bits per pair.
