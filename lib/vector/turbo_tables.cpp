@@ -24,7 +24,7 @@ TurboPart make_part(const TurboOptions& options, int bits, int dim, std::uint64_
 
 /// Codes and signs, each in whole bytes.
 std::int64_t part_bytes(int dim, int bits, bool sketch) {
-  return sketch ? packed_bytes(dim, bits - 1) + packed_bytes(dim, 1) : packed_bytes(dim, bits);
+  return sketch ? bytes_of_codes(dim, bits - 1) + bytes_of_codes(dim, 1) : bytes_of_codes(dim, bits);
 }
 
 }  // namespace
