@@ -6,13 +6,12 @@
     with quantizer.attached(model):      # any decoder whose layers have self_attn.k_proj and .v_proj
         model(ids)                       # or model.generate, lm-eval-harness, your own code
 
-As a program it prints perplexities over windows as `kvq-eval perplexity` cuts them, one JSON object a cache: kvq_hf.py --help.
-
-Hooks on the projections replace each token's keys and values by what the cache would give back. Where tokens wait (recent=, flush=,
-groups of tokens), an attention function takes the exact or the coded version of each, as the cache stands once the query's own token
-is in it. Cached generation sees what one pass sees; groups of tokens are coded anew at each of its steps. Batches: without left
-padding, which would stand where a sequence's first tokens are kept exact. Written from FORMAT.md and the papers, not from kvq's C++:
-an independent check of it. Needs torch, h5py, and transformers for the model.
+As a program it prints perplexities over windows as `kvq-eval perplexity` cuts them, one JSON object a cache: kvq_hf.py --help. Hooks on the
+projections replace each token's keys and values by what the cache would give back. Where tokens wait (recent=, flush=, groups of tokens),
+an attention function takes the exact or the coded version of each, as the cache stands once the query's own token is in it. Cached
+generation sees what one pass sees; groups of tokens are coded anew at each of its steps. Batches: without left padding, which would stand
+where a sequence's first tokens are kept exact. Written from FORMAT.md and the papers, not from kvq's C++: an independent check of it. Needs
+torch, h5py, and transformers for the model (GGUF: and gguf, accelerate).
 """
 import argparse
 import contextlib
@@ -269,7 +268,7 @@ def window_nll(model, ids):
 
 def main():
     parser = argparse.ArgumentParser(description="Perplexity of a transformers model with quantized keys and values.")
-    parser.add_argument("--model", required=True, help="Hugging Face folder, or a GGUF file")
+    parser.add_argument("--model", required=True, type=pathlib.Path, help="Hugging Face folder, or a GGUF file")
     parser.add_argument("--text", required=True, help="UTF-8 text, or a .json list of token ids")
     parser.add_argument("--quantizer", action="append", default=[], help="quantizer.h5; repeat for several")
     parser.add_argument("--seqlen", type=int, default=2048)
@@ -277,18 +276,19 @@ def main():
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    path = pathlib.Path(options.model)
-    path, place = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
+    try:
+        quantizers = [None, *map(Quantizer, options.quantizer)]
+    except (OSError, KeyError, ValueError) as problem:
+        sys.exit(f"kvq_hf.py: {problem}")
+    path, place = (options.model.parent, {"gguf_file": options.model.name}) if options.model.suffix == ".gguf" else (options.model, {})
     load = lambda kind, **more: kind.from_pretrained(path, **place, local_files_only=True, **more)
     model = load(transformers.AutoModelForCausalLM, dtype=getattr(torch, options.dtype)).to(options.device).eval()
     encode = json.loads if options.text.endswith(".json") else lambda text: load(transformers.AutoTokenizer)(text, add_special_tokens=False).input_ids
     ids = encode(pathlib.Path(options.text).read_bytes().decode())
-    windows = min(len(ids) // options.seqlen, options.max_windows or len(ids))
-    if windows == 0:
+    if (windows := min(len(ids) // options.seqlen, options.max_windows or len(ids))) == 0:
         sys.exit(f"{options.text}: {len(ids)} tokens do not fill one window of {options.seqlen}")
     ids = torch.tensor(ids[: windows * options.seqlen], device=options.device).reshape(windows, options.seqlen)
-    for path in [None, *options.quantizer]:
-        quantizer = Quantizer(path) if path else None
+    for quantizer in quantizers:
         with quantizer.attached(model) if quantizer else contextlib.nullcontext():
             nll = [window_nll(model, window) for window in ids]
         mean = sum(nll) / windows

@@ -15,10 +15,9 @@ namespace kvq::apps {
 
 namespace {
 
-// They say where, how fast and how to report, not what to compute. A quantizer stores its own recipe as a dataset of
-// its own; those that were fitted beside it do not concern it.
-const std::set<std::string> kNotStored = {"help",  "version", "config",   "output",  "force",  "json",    "dry-run",
-                                          "quiet", "verbose", "log-file", "threads", "recipe", "explain", "recompute"};
+// They say where, how fast and how to report, not what to compute.
+const std::set<std::string> kNotStored = {"help",  "version", "config",   "output",  "force",   "json",     "dry-run",
+                                          "quiet", "verbose", "log-file", "threads", "explain", "recompute"};
 
 /// A JSON string literal is a valid TOML basic string.
 std::string quoted(const std::string& text) {
@@ -42,9 +41,14 @@ bool is_number(const std::string& text) {
   return std::regex_match(text, number);
 }
 
-std::string scalar(const std::string& value) {
+/// Recipes are no paths, unless they are long forms; their '/' parts keys and values.
+bool is_short_recipe(const std::string& option, const std::string& value) {
+  return option == "recipe" && !value.ends_with(".toml");
+}
+
+std::string scalar(const std::string& option, const std::string& value) {
   if (value == "true" || value == "false" || is_number(value)) return value;
-  return quoted(without_folders(value));
+  return quoted(is_short_recipe(option, value) ? value : without_folders(value));
 }
 
 /// CLI11 keeps the default of a list as "[a,b]".
@@ -64,16 +68,18 @@ std::string settings_as_toml(const CLI::App& command) {
     if (option->get_lnames().empty()) continue;
     const std::string name = option->get_lnames().front();
     if (kNotStored.contains(name)) continue;
+    // A quantizer stores its own recipe as a dataset of its own; those that were fitted beside it do not concern it.
+    if (name == "recipe" && command.get_parent() == nullptr) continue;
     std::vector<std::string> values = option->count() > 0 ? option->reduced_results() : std::vector<std::string>{};
     if (option->count() == 0 && !option->get_default_str().empty()) values = {option->get_default_str()};
     if (values.empty()) continue;
     if (option->get_items_expected_max() > 1 || option->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll) {
       if (option->count() == 0) values = list_of_default(values.front());
       std::string list;
-      for (const std::string& value : values) list += (list.empty() ? "" : ", ") + scalar(value);
+      for (const std::string& value : values) list += (list.empty() ? "" : ", ") + scalar(name, value);
       lines[name] = "[" + list + "]";
     } else {
-      lines[name] = scalar(values.front());
+      lines[name] = scalar(name, values.front());
     }
   }
   std::string text;
@@ -110,7 +116,8 @@ std::string command_as_text(const std::string& program, const CLI::App& command)
       continue;
     }
     for (const std::string& value : option->reduced_results())
-      text += fmt::format(" --{} {}", name, shell_word_by_name(value));
+      text +=
+          fmt::format(" --{} {}", name, is_short_recipe(name, value) ? shell_word(value) : shell_word_by_name(value));
   }
   return text + positional;
 }

@@ -13,6 +13,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 #include <kvq/core/plural.h>
+#include <kvq/fit/fit.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/text/corpus.h>
 
@@ -51,6 +52,12 @@ std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, 
 void check_cells(const ExperimentConfig& config, const ModelConfig& model, const std::string& cache) {
   for (const CellConfig& cell : config.cells) {
     check_layer_list(cell.only_layers, model.kv.layers);
+    for (const Recipe& recipe : cell.recipes) {
+      if (recipe.quantized) check_shape(recipe, model.kv.kv_heads, model.kv.head_dim);
+      for (const CalibrationConfig& calibration : config.calibrations) {
+        if (recipe.quantized && cell.uses(calibration.name)) check_query_heads(recipe, calibration.query_heads);
+      }
+    }
     if (cache == "simulated") continue;
     if (!cell.only_layers.empty() || !cell.only_side.empty())
       fail(ErrorKind::Usage,

@@ -166,9 +166,7 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   for (const CalibrationConfig& calibration : config.calibrations) {
     if (calibration.query_heads == "joint") continue;
     for (const CellConfig& cell : config.cells) {
-      const bool uses = cell.calibrations.empty() || std::find(cell.calibrations.begin(), cell.calibrations.end(),
-                                                               calibration.name) != cell.calibrations.end();
-      if (uses && !cell.weights.empty())
+      if (cell.uses(calibration.name) && !cell.weights.empty())
         table.refuse("cell",
                      fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
                                  "is one number",

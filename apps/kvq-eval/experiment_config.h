@@ -1,6 +1,7 @@
 #pragma once
 // configs/experiments/*.toml: what an experiment asks, and the cells that answer it (docs/experiments.md).
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -27,6 +28,11 @@ struct CellConfig {
   std::vector<WeightScheme> weights;
   std::vector<std::string> calibrations, texts;  ///< names and labels; empty: all
   std::string only_layers, only_side;            ///< as on the command line; empty: all
+
+  bool uses(const std::string& calibration) const {
+    return calibrations.empty() ||
+           std::find(calibrations.begin(), calibrations.end(), calibration) != calibrations.end();
+  }
 };
 
 struct ExperimentConfig {

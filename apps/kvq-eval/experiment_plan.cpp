@@ -40,7 +40,6 @@ std::vector<LabelledText> chosen(const std::vector<std::string>& labels, const s
 
 PlannedCalibration plan_calibration(const CalibrationConfig& config, const ExperimentInputs& inputs) {
   PlannedCalibration calibration{config, chosen(config.texts, inputs.calibration_texts, "--calibration-text"), ""};
-  if (calibration.texts.empty()) fail(ErrorKind::Usage, "--calibration-text is missing: the text to calibrate on");
   std::string identity =
       fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
                   inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
@@ -82,19 +81,18 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
                                    inputs.texts.begin());
       for (std::size_t index = 0; index < plan.calibrations.size(); ++index) {
         const PlannedCalibration& calibration = plan.calibrations[index];
-        const auto& wanted = cell.calibrations;
-        if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), calibration.config.name) == wanted.end())
-          continue;
+        if (!cell.uses(calibration.config.name)) continue;
         const auto add = [&](const Recipe& recipe, const std::optional<WeightScheme>& weights) {
           PlannedCell planned{recipe,           weights,        cell.weights, index, text_index,
                               cell.only_layers, cell.only_side, {},           {},    {}};
-          const bool fitted = recipe.quantized || recipe.evicts();
-          if (fitted) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          if ((recipe.quantized || weights) && calibration.texts.empty())
+            fail(ErrorKind::Usage, "--calibration-text is missing: the text to calibrate on");
+          if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
           if (weights) planned.weights_file = folder / "weights" / calibration.key / (slug(*weights) + ".h5");
           std::string identity =
               fmt::format("cell\ncalibration {}\n{}\ntext {}\nseqlen {}\nwindows {}\ncache {}\nlayers {}\nside {}\n",
-                          calibration.key, fitted ? recipe_to_toml(recipe) : "none", text.sha256, config.seqlen,
-                          config.windows, inputs.cache, cell.only_layers, cell.only_side);
+                          calibration.key, recipe.is_baseline() ? "none" : recipe_to_toml(recipe), text.sha256,
+                          config.seqlen, config.windows, inputs.cache, cell.only_layers, cell.only_side);
           // Where all of a window is judged, nothing is said of it.
           if (chooses_at_prompt_end(recipe.eviction.rule)) identity += fmt::format("prompt {}\n", config.prompt);
           if (config.judge_from > 0) identity += fmt::format("judge-from {}\n", config.judge_from);

@@ -38,7 +38,7 @@ struct PlannedCalibration {
 };
 
 struct PlannedCell {
-  Recipe recipe;  ///< unquantized: the weights alone
+  Recipe recipe;  ///< unquantized: it evicts, or the weights are alone
   std::optional<WeightScheme> weights;
   std::vector<WeightScheme> beside;       ///< what the cell's table has: pairs with these are judged in the same pass
   std::size_t calibration = 0, text = 0;  ///< index in the plan's calibrations, in the inputs' texts

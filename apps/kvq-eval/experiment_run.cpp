@@ -8,6 +8,7 @@
 #include "common/child_process.h"
 #include "kvq-eval/experiment_steps.h"
 
+#include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
@@ -76,7 +77,7 @@ void make_weights(const ExperimentRun& run, RunContext& context) {
 /// Name of a cell's row where one calibration is all there is.
 std::string row_name(const PlannedCell& cell) {
   if (!cell.weights) return short_form(cell.recipe);
-  if (cell.quantizer.empty()) return short_form(*cell.weights);
+  if (cell.recipe.is_baseline()) return short_form(*cell.weights);
   return short_form(cell.recipe) + " + " + short_form(*cell.weights);
 }
 
@@ -94,7 +95,10 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
   const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
-    const std::string sha256 = cell->quantizer.empty() ? "" : sha256_of_file(cell->quantizer),
+    // A recipe without a file is known by its long form.
+    const std::string sha256 = !cell->quantizer.empty()     ? sha256_of_file(cell->quantizer)
+                               : cell->recipe.is_baseline() ? ""
+                                                            : sha256_of(recipe_to_toml(cell->recipe)),
                       weights = cell->weights_file.empty() ? "" : sha256_of_file(cell->weights_file);
     ReportDocument part;
     part.evaluations.push_back(evaluation);

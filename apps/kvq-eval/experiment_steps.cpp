@@ -36,12 +36,15 @@ void EvalBatch::add(const PlannedCell& cell) {
   const auto once = [](std::vector<fs::path>& files, const fs::path& file) {
     if (!file.empty() && std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
   };
+  if (!has_cache_of(cell) && cell.quantizer.empty()) recipes.push_back(cell.recipe);
   once(quantizers, cell.quantizer);
   once(weights, cell.weights_file);
 }
 
-bool EvalBatch::has(const fs::path& quantizer) const {
-  return quantizer.empty() || std::find(quantizers.begin(), quantizers.end(), quantizer) != quantizers.end();
+bool EvalBatch::has_cache_of(const PlannedCell& cell) const {
+  if (!cell.quantizer.empty())
+    return std::find(quantizers.begin(), quantizers.end(), cell.quantizer) != quantizers.end();
+  return cell.recipe.is_baseline() || std::find(recipes.begin(), recipes.end(), cell.recipe) != recipes.end();
 }
 
 ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration, bool weights) {
@@ -157,7 +160,7 @@ std::vector<EvalBatch> eval_batches(const ExperimentRun& run) {
     const auto known = open.find(group);
     const std::size_t most = each ? 1 : std::max(kCachesAtOnce, cell.beside.size() + 1);
     if (known == open.end() ||
-        (!batches[known->second].has(cell.quantizer) && batches[known->second].is_full(cell.beside.size(), most))) {
+        (!batches[known->second].has_cache_of(cell) && batches[known->second].is_full(cell.beside.size(), most))) {
       open[group] = batches.size();
       batches.emplace_back();
     }
@@ -189,6 +192,7 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   if (!first.only_side.empty()) arguments.insert(arguments.end(), {"--only-side", first.only_side});
   for (const fs::path& quantizer : batch.quantizers)
     arguments.insert(arguments.end(), {"--quantizer", quantizer.string()});
+  for (const Recipe& recipe : batch.recipes) arguments.insert(arguments.end(), {"--recipe", short_form(recipe)});
   for (const fs::path& weights : batch.weights) arguments.insert(arguments.end(), {"--weights", weights.string()});
   arguments.insert(arguments.end(), {"-o", batch.folder.string()});
   return command;

@@ -40,12 +40,16 @@ struct FitGroup {
 struct EvalBatch {
   std::vector<const PlannedCell*> cells;
   std::vector<std::filesystem::path> quantizers, weights;  ///< each once, in order
+  std::vector<Recipe> recipes;                             ///< of unquantized caches that evict, each once
   std::filesystem::path folder;                            ///< of the run's own report and journal
 
   /// Whether one more quantizer would be too many, each of them being run with all weights.
-  bool is_full(std::size_t schemes, std::size_t most) const { return (quantizers.size() + 1) * (schemes + 1) > most; }
+  bool is_full(std::size_t schemes, std::size_t most) const {
+    return (quantizers.size() + recipes.size() + 1) * (schemes + 1) > most;
+  }
   void add(const PlannedCell& cell);
-  bool has(const std::filesystem::path& quantizer) const;
+  /// Whether the cell's cache is one of the pass, or the unquantized one.
+  bool has_cache_of(const PlannedCell& cell) const;
 };
 
 ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration, bool weights = false);

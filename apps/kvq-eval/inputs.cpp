@@ -91,7 +91,9 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
     std::string name = short_form(file.quantizer.recipe);
     if (names.contains(name)) name += fmt::format(" [{}]", options.quantizers[index].stem().string());
     while (!names.insert(name).second) name += "'";
-    inputs.fingerprints.push_back(std::move(file.fingerprints));
+    // What quantizes nothing was not fitted to any text.
+    inputs.fingerprints.push_back(file.quantizer.recipe.quantized ? std::move(file.fingerprints)
+                                                                  : std::vector<std::uint64_t>{});
     VariantSource source{options.quantizers[index].filename().string(), sha256_of_file(options.quantizers[index]),
                          file.provenance.parents, ""};
     auto quantizer = std::make_shared<const Quantizer>(std::move(file.quantizer));
@@ -101,6 +103,7 @@ Inputs load_inputs(const InputOptions& options, RunContext& context) {
   const ModelConfig& config = inputs.model->config();
   for (const Recipe& recipe : recipes) {
     std::string name = short_form(recipe);
+    if (names.contains(name)) name += " [--recipe]";
     while (!names.insert(name).second) name += "'";
     auto quantizer = std::make_shared<const Quantizer>(Quantizer{recipe, config.kv, config.rope, {}});
     make_cache(cache, quantizer, 1);

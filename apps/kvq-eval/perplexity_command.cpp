@@ -39,10 +39,12 @@ JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, L
     if (span.prompt == 0)
       fail(ErrorKind::Usage,
            "--prompt-tokens is for recipes that evict at a prompt's end (evict=snapkv, evict=pyramidkv); no "
-           "--quantizer is one");
-    if (options.prompt >= options.seqlen)
+           "--quantizer and no --recipe is one");
+    if (options.prompt > options.seqlen - 2)
       fail(ErrorKind::Usage,
-           fmt::format("--prompt-tokens {}: must leave something of --seqlen {}", options.prompt, options.seqlen));
+           fmt::format("--prompt-tokens {}: must leave two tokens of --seqlen {}, one to read behind the "
+                       "prompt and one to predict",
+                       options.prompt, options.seqlen));
     span = {options.prompt, options.prompt};
   }
   if (options.has_judge_from) span.from = options.judge_from;
@@ -61,6 +63,19 @@ JudgedSpan judged_span(const PerplexityOptions& options, const Inputs& inputs, L
     log.info(fmt::format("judged are predictions that follow the first {} of each window, for all caches",
                          plural(span.from, "token")));
   return span;
+}
+
+/// A share of the tokens that is less than a rule needs is not what is kept.
+void warn_of_budgets(const PerplexityOptions& options, const Inputs& inputs, const JudgedSpan& span, Log& log) {
+  for (const NamedQuantizer& named : inputs.quantizers) {
+    if (!named.quantizer || named.quantizer->recipe.eviction.share == 0.0) continue;
+    const EvictionRecipe& eviction = named.quantizer->recipe.eviction;
+    const std::int64_t length = chooses_at_prompt_end(eviction.rule) ? span.prompt : options.seqlen;
+    const std::int64_t kept = eviction_budget(eviction, length);
+    if (static_cast<double>(kept) < eviction.share * static_cast<double>(length) + 1) continue;
+    log.warning(fmt::format("'{}' keeps {} of {}, more than its budget: the rule needs so many", named.name, kept,
+                            plural(length, "token")));
+  }
 }
 
 /// Judging on text that a quantizer was made from flatters it.
@@ -108,6 +123,7 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   Inputs inputs = load_inputs(options.inputs, context);
   select_parts(options.parts, options.inputs, inputs);
   const JudgedSpan span = judged_span(options, inputs, context.log);
+  warn_of_budgets(options, inputs, span, context.log);
   const std::vector<TokenStream> streams = {tokenize(*inputs.tokenizer, file)};
   const std::vector<Window> windows =
       sequential_windows(streams, options.seqlen, inputs.prepend_bos, inputs.bos(), options.max_windows);

@@ -119,6 +119,13 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     if (error.kind() != ErrorKind::Usage) throw;
     root.damaged("recipe_toml", fmt::format("attribute: {}", error.what()));
   }
+  try {
+    if (const std::string text = root.text("recipe"); !(parse_recipe(text) == quantizer.recipe))
+      root.damaged("recipe", fmt::format("attribute says {}, recipe_toml {}", text, short_form(quantizer.recipe)));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Usage) throw;
+    root.damaged("recipe", fmt::format("attribute: {}", error.what()));
+  }
   if (quantizer.recipe.is_baseline())
     root.damaged("recipe_toml", "attribute says that nothing is quantized and nothing evicted");
   try {

@@ -264,6 +264,8 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
       result.layers = std::move(distributions[variant - 1]);
       result.table_bytes = table_bytes(quantizer);
     }
+    const double unquantized = variant == 0 ? 0.0 : report.results.front().seconds;
+    if (unquantized > 0) result.relative_time = result.seconds / unquantized;
     report.results.push_back(std::move(result));
   }
   report.seconds = seconds_since(start);

@@ -77,9 +77,7 @@ Table perplexity_table(const PerplexityReport& report) {
         baseline ? none : digits(result.kl_mean),
         baseline ? none : digits(result.kl_p99),
         baseline ? none : fmt::format("{:.2f}", 100 * result.top1),
-        baseline || report.results.front().seconds <= 0
-            ? "1.00×"
-            : fmt::format("{:.2f}×", result.seconds / report.results.front().seconds),
+        fmt::format("{:.2f}×", result.relative_time),
     });
     if (weights) {
       auto& row = table.rows.back();
@@ -110,7 +108,10 @@ std::string recommendation(const PerplexityReport& report, double max_kl) {
         "bits per value. Try more bits, or raise --max-kl.",
         max_kl, closest->name, digits(closest->kl_mean), closest->bits_counted);
   }
-  if (report.results.size() > 1) return "No quantizer was given: what stands here is the cost of the weights alone.";
+  const bool weights = std::any_of(report.results.begin(), report.results.end(),
+                                   [](const VariantResult& result) { return result.weights.used(); });
+  if (weights) return "No quantizer was given: what stands here is the cost of the weights alone.";
+  if (report.results.size() > 1) return "Nothing to recommend: what stands here are parts of caches, not caches.";
   return "No quantizer was given: this is the unquantized model alone.";
 }
 

@@ -110,6 +110,7 @@ OrderedJson row_json(const VariantResult& result) {
   row["cache_bytes"] = result.counted ? OrderedJson(result.cache_bytes) : OrderedJson(nullptr);
   row["table_bytes"] = result.table_bytes;
   row["seconds"] = result.seconds;
+  row["relative_time"] = result.relative_time;
   row["cache"] = result.cache;
   row["only_layers"] = result.parts.layers.empty() ? OrderedJson(nullptr) : OrderedJson(result.parts.layers);
   row["only_side"] = result.parts.side ? OrderedJson(side_name(*result.parts.side)) : OrderedJson(nullptr);

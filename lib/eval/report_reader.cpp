@@ -200,6 +200,7 @@ VariantResult read_row(const Object& object, std::int64_t windows, std::size_t i
   }
   row.table_bytes = object.whole("table_bytes");
   row.seconds = object.number("seconds");
+  row.relative_time = object.maybe("relative_time").value_or(1.0);
   row.cache = object.text("cache");
   if (object.has("only_layers")) {
     for (const std::int64_t layer : object.wholes("only_layers")) {
@@ -258,8 +259,13 @@ Evaluation read_evaluation(const Object& object) {
       !std::is_sorted(edges.begin(), edges.end(), std::less_equal<>()))
     object.wrong("position_edges",
                  fmt::format("an array of at least two ascending edges, the first of them {}", report.span.from));
-  for (const Object& row : object.objects("results"))
-    report.results.push_back(read_row(row, report.windows, report.position_edges.size() - 1));
+  for (const Object& row : object.objects("results")) {
+    VariantResult& result =
+        report.results.emplace_back(read_row(row, report.windows, report.position_edges.size() - 1));
+    if (!row.has("relative_time") &&
+        report.results.front().seconds > 0)  // earlier versions: one run, one unquantized pass
+      result.relative_time = result.seconds / report.results.front().seconds;
+  }
   if (report.results.empty() || report.results.front().name != "none")
     object.wrong("results", "a list that begins with the unquantized cache 'none'");
   return evaluation;

@@ -76,6 +76,10 @@ void check_origin(const CalibrationReader& calibration, const ThresholdsFile& th
 
 }  // namespace
 
+void check_query_heads(const Recipe& recipe, const std::string& query_heads) {
+  for (const Side side : kSides) check_signs(recipe, side, query_heads);
+}
+
 void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
                const std::vector<Recipe>& recipes) {
   if (thresholds != nullptr) check_origin(calibration, *thresholds);

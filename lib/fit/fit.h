@@ -11,6 +11,9 @@
 
 namespace kvq {
 
+/// Throws Usage for a recipe that needs gradients with their sign where kvq-fisher --query-heads mean or max was used.
+void check_query_heads(const Recipe& recipe, const std::string& query_heads);
+
 /// How well a recipe fits its calibration data, by side: mean over layers of sum(w (x_hat - decoded)²) / sum(w), with
 /// x_hat in [-1, 1] and the recipe's own weights; sinks and outliers, which stay exact, left out. NaN for q4_0, q8_0
 /// and fp8, which have no x_hat, and where nothing is quantized.

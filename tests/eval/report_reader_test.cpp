@@ -192,6 +192,30 @@ TEST_CASE("Reports that do not belong together are refused with both files and w
   CHECK(with([](Evaluation& e) { e.report.results[0].window_nll[2] += 1e-5; }).empty());
 }
 
+TEST_CASE("A row's time is told in relation to its own run, whatever stands beside it") {
+  TempDir dir;
+  const auto report = [&](const std::string& name, double unquantized, double quantized) {
+    ReportDocument document = example();
+    std::vector<VariantResult>& rows = document.evaluations[0].report.results;
+    rows[0].seconds = unquantized;
+    rows[1].seconds = quantized;
+    rows[1].relative_time = quantized / unquantized;
+    rows[1].name = name;
+    rows[1].source.sha256 = std::string(64, name[0]);
+    return document;
+  };
+  const ReportDocument quick = report("quick", 2, 3), slow = report("slow", 20, 22);
+  const ReportDocument both = merge_reports({named("a", quick), named("b", slow)}, true, quiet_context().log);
+  const Table table = perplexity_table(both.evaluations[0].report);
+  CHECK(table.rows[1].back() == "1.50×");
+  CHECK(table.rows[2].back() == "1.10×");
+  // Reports of earlier versions do not say it, but are of one run.
+  json old = json::parse(document_json(slow));
+  for (json& row : old["results"]) row.erase("relative_time");
+  write_bytes(dir / "old.json", old.dump());
+  CHECK(read_report(dir / "old.json").evaluations[0].report.results[1].relative_time == Approx(1.1));
+}
+
 TEST_CASE("Passkey grids join an evaluation of the same model, and each other when the prompts are the same") {
   ReportDocument passkey;
   passkey.passkey = PasskeyEvaluation{

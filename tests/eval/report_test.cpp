@@ -27,6 +27,7 @@ VariantResult variant(const std::string& name, double kl, double bits) {
   result.cache_bytes = 1234567;
   result.table_bytes = 999;
   result.seconds = 3;
+  result.relative_time = 1.5;
   return result;
 }
 
@@ -38,6 +39,7 @@ PerplexityReport example() {
   baseline.delta_nll = 0;
   baseline.top1 = 1;
   baseline.seconds = 2;
+  baseline.relative_time = 1;
   report.results = {baseline, variant("nuq4-1%", 0.02, 4.5), variant("nuq3-1%", 0.08, 3.5),
                     variant("nuq2-1%", 0.5, 2.5)};
   return report;
@@ -62,9 +64,10 @@ TEST_CASE("The JSON report has the keys of the command-line contract, and the do
   const std::set<std::string> contract = {
       "name", "nll",          "ppl",          "delta_nll",        "delta_nll_se", "kl_mean",   "kl_p99",
       "top1", "bits_nominal", "bits_counted", "bits_counted_32k", "cache_bytes",  "window_nll"};
-  const std::set<std::string> beyond = {"kl_mean_se", "table_bytes",  "seconds",     "cache",   "only_layers",
-                                        "only_side",  "file",         "sha256",      "parents", "calibration",
-                                        "window_kl",  "position_nll", "position_kl", "layers",  "weights"};
+  const std::set<std::string> beyond = {"kl_mean_se",   "table_bytes", "seconds",     "relative_time",
+                                        "cache",        "only_layers", "only_side",   "file",
+                                        "sha256",       "parents",     "calibration", "window_kl",
+                                        "position_nll", "position_kl", "layers",      "weights"};
   for (const json& row : report["results"]) {
     std::set<std::string> expected = contract;
     expected.insert(beyond.begin(), beyond.end());

@@ -50,7 +50,7 @@ runs kvq-eval compare report/report.json late/report.json
 runs "${judge[@]}" "${files[@]:6:2}" --prompt-tokens 16 --judge-from 32 -o short
 fails 2 "--prompt-tokens" kvq-eval compare report/report.json short/report.json
 refused "--prompt-tokens is for recipes" "${judge[@]}" --quantizer "$quantizer" --prompt-tokens 16
-refused "must leave something" "${judge[@]}" "${files[@]:6:2}" --prompt-tokens 64
+refused "must leave two tokens" "${judge[@]}" "${files[@]:6:2}" --prompt-tokens 64
 refused "predictions 0 to 62" "${judge[@]}" --judge-from 63
 runs "${judge[@]}" "${files[@]:6:2}" --judge-from 0
 grep -q "look better than what eviction costs" "$err" || problem "no warning"
@@ -96,3 +96,6 @@ runs "${run[@]}" -o x
 [[ $(json x/report.json '(report["evaluations"][0]["prompt"], report["evaluations"][0]["judge_from"])') == "(40, 40)" ]] || problem "experiment"
 sed 's/"none:evict[^"]*"/"int3"/' small.toml >without.toml
 refused "no cell has one" kvq-eval experiment without.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text"
+# A share below what the rule needs is said.
+runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --recipe none:evict=first-recent,budget=1%
+grep -q "keeps 5 of 64 tokens, more than its budget" "$err" || problem "no warning of a budget that is not kept"
