@@ -168,6 +168,7 @@ struct Simd {
   static Floats load(const float* from) { return _mm256_loadu_ps(from); }
   static void store(float* to, Floats x) { _mm256_storeu_ps(to, x); }
   static Floats all(float x) { return _mm256_set1_ps(x); }
+  static Codes whole(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
   static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
@@ -192,22 +193,19 @@ struct Simd {
   static void unpack_groups(const std::uint8_t* row, std::uint8_t* codes) {
     using Digits = GroupDigits<kLevels>;
     const auto& places = kGroupPlaces<Digits::kBits>;
-    // Named here: a lambda would be compiled without the instruction set of this function.
-    const __m256i mask = _mm256_set1_epi32((1 << Digits::kBits) - 1),
-                  over_square = _mm256_set1_epi32(Digits::kOverSquare), square = _mm256_set1_epi32(Digits::kSquare),
-                  over_levels = _mm256_set1_epi32(Digits::kOverLevels), levels = _mm256_set1_epi32(kLevels);
     const __m256i order =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -128, -128, -128, -128));
     for (int vector = 0; vector < 3; ++vector, row += Digits::kBits, codes += 24) {
       const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
       const __m256i lanes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes),
                                                 _mm256_load_si256(reinterpret_cast<const __m256i*>(places.bytes)));
-      const __m256i bits = _mm256_and_si256(
-          _mm256_srlv_epi32(lanes, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts))), mask);
-      const __m256i third = _mm256_srli_epi32(_mm256_mullo_epi32(bits, over_square), Digits::kShift);
-      const __m256i rest = _mm256_sub_epi32(bits, _mm256_mullo_epi32(third, square));
-      const __m256i second = _mm256_srli_epi32(_mm256_mullo_epi32(rest, over_levels), Digits::kShift);
-      const __m256i first = _mm256_sub_epi32(rest, _mm256_mullo_epi32(second, levels));
+      const __m256i bits =
+          _mm256_and_si256(_mm256_srlv_epi32(lanes, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts))),
+                           whole((1u << Digits::kBits) - 1));
+      const __m256i third = _mm256_srli_epi32(_mm256_mullo_epi32(bits, whole(Digits::kOverSquare)), Digits::kShift);
+      const __m256i rest = _mm256_sub_epi32(bits, _mm256_mullo_epi32(third, whole(Digits::kSquare)));
+      const __m256i second = _mm256_srli_epi32(_mm256_mullo_epi32(rest, whole(Digits::kOverLevels)), Digits::kShift);
+      const __m256i first = _mm256_sub_epi32(rest, _mm256_mullo_epi32(second, whole(kLevels)));
       const __m256i three =
           _mm256_or_si256(first, _mm256_or_si256(_mm256_slli_epi32(second, 8), _mm256_slli_epi32(third, 16)));
       const __m256i dense = _mm256_shuffle_epi8(three, order);
