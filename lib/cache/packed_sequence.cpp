@@ -58,6 +58,7 @@ void PackedSequence::append(int layer, std::span<const float> key, std::span<con
   const auto width = static_cast<std::size_t>(shape.width());
   KVQ_ASSERT(key.size() == value.size() && key.size() % width == 0);
   const auto tokens = static_cast<std::int64_t>(key.size() / width);
+  if (tokens == 0) return;
   PackedPool::Layer& shared = pool_->layer(layer);
   Layer& own = layers_[static_cast<std::size_t>(layer)];
   const std::int64_t after = own.length + tokens;
