@@ -63,7 +63,8 @@ void check_cells(const ExperimentConfig& config, const ModelConfig& model, const
       fail(ErrorKind::Usage,
            fmt::format("--cache {}: a cell has only-layers or only-side, which need --cache simulated", cache));
     for (const Recipe& recipe : cell.recipes) {
-      if (const std::string refusal = packed_refusal(recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
+      const std::string refusal = cache == "cuda" ? cuda_refusal(recipe) : packed_refusal(recipe);
+      if (!refusal.empty()) fail(ErrorKind::Usage, refusal);
     }
   }
 }

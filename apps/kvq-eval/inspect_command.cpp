@@ -28,7 +28,7 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
   } else if (head.schema == "weights") {
     inspection = inspect_weights(path, json, context);
   } else {
-    inspection = inspect_quantizer(path, head, json);
+    inspection = inspect_quantizer(path, json);
   }
   json["ok"] = true;
   if (tool.common().json) return print_result(json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));

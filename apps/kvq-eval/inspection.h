@@ -27,7 +27,7 @@ struct Inspection {
 /// what contradicts itself.
 Inspection inspect_calibration(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 Inspection inspect_thresholds(const std::filesystem::path& path, nlohmann::ordered_json& json);
-Inspection inspect_quantizer(const std::filesystem::path& path, const ArtifactHead& head, nlohmann::ordered_json& json);
+Inspection inspect_quantizer(const std::filesystem::path& path, nlohmann::ordered_json& json);
 Inspection inspect_weight_fisher(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 Inspection inspect_weights(const std::filesystem::path& path, nlohmann::ordered_json& json, RunContext& context);
 

@@ -1,6 +1,7 @@
 #pragma once
 // Sizes of codes with 3, 5, 10 or 20 levels: three codes together take 5, 7, 10 or 13 bits (27, 125, 1000, 8000
-// combinations), which is less than three codes alone would; a tail of one or two codes is stored singly.
+// combinations), which is less than three codes alone would; a tail of one or two codes is stored singly. Together they
+// are the number c0 + levels * c1 + levels^2 * c2 of codes c0, c1, c2 in their order.
 
 #include <cstdint>
 

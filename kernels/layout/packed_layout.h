@@ -7,9 +7,10 @@
 //
 // - Codes: per kv head `head_dim` rows, one per channel, of 64 codes of `bits` bits. A row is 8 * bits bytes without
 //   gaps: token t of the page has bits t * bits and up, counted from the lowest bit of the first byte. Slots of tokens
-//   not yet there, of sinks and of outliers hold 0 and are counted.
+//   not yet there, of sinks and of outliers hold 0 and are counted. Rows of unequal width, and three codes together:
+//   SideShape::head_code_bits, grouped_codes.h.
 //
-// - Ranges, token axis only: per token zero and scale, fp16 each.
+// - Ranges, token axis only: per token zero and scale, fp16 each. Of groups of channels or of tokens: page.h.
 //
 // - Outliers of a side with one range per token: per token 2k entries (width, if that is less), each an fp16 value and
 //   the channel within the token, 1 byte for width <= 256, else 2.
@@ -23,7 +24,8 @@
 //   blocks of 8 entries and a 4-byte link to the next block, taken from a pool of the cache. Capacity is counted
 //   whether used or not; overflow blocks as they are taken, whole.
 //
-// Apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, `width` fp16 each.
+// Apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, and room for those that wait
+// to be quantized, `width` fp16 each.
 //
 // All fp16 numbers are x * 2^-exponent with the exponent of their layer and side. Per-model tables (thresholds,
 // codebooks) are counted apart.

@@ -3,7 +3,10 @@
 // says what the parts are. Every reader and writer (CPU, CUDA, reference) takes offsets from here and nowhere else.
 //
 //   codes            [kv_heads][head_dim] rows of 8 * bits bytes
-//   ranges           [64][2] fp16, zero and scale; SideShape says what recipes that only simulated caches hold add
+//   ranges           [64][ranges][2] fp16, zero and scale; groups of tokens: [64 /
+//   group_tokens][kv_heads][head_dim][2];
+//                    with zero points of fewer bits (zero_bits): the steps, fp16, of all of these, then the zero
+//                    points, zero_bits each from the lowest bit of a byte up
 //   outlier values   [entries] fp16
 //   outlier channels [entries], 1 or 2 bytes each
 //   outlier counts   [64][groups], 1 or 2 bytes each
@@ -30,7 +33,7 @@ struct SideShape {
   int outliers_per_end = 0;           ///< axis token: exact values on each end of a token; 0: none
   bool varying_outliers = false;      ///< axis channel with static thresholds: number differs from token to token
   std::int64_t outlier_capacity = 0;  ///< entries in the page, if varying; a multiple of kOutlierBlockEntries, or 0
-  // What packed caches cannot hold yet, counted for simulated ones:
+  // What the CUDA kernels do not know; block formats, long groups and group_outliers_per_end are simulated only:
   int ranges = 1;                  ///< ranges of a token; with group_tokens, of a group
   int group_tokens = 0;            ///< axis channel-group: tokens that share ranges; 0: none
   int zero_bits = 8 * kHalfBytes;  ///< of a zero point; a scale is fp16
@@ -50,12 +53,14 @@ struct SideShape {
   constexpr std::int64_t code_bytes() const {
     return kv_heads * (head_code_bits > 0 ? div_up(head_code_bits, 8) : code_page_bytes(head_dim, bits));
   }
-  /// Ranges in a page: of its tokens, or of the groups of tokens that lie in it. Larger groups: long_group_bytes().
+  /// Sets of `ranges` ranges in a page: of its tokens, or of the groups of tokens that lie in it. Larger groups:
+  /// long_group_bytes().
+  constexpr int range_sets() const {
+    if (token_ranges) return kPageTokens;
+    return group_tokens > 0 && group_tokens <= kPageTokens ? kPageTokens / group_tokens : 0;
+  }
   constexpr std::int64_t range_bytes() const {
-    const int sets = token_ranges                                      ? kPageTokens
-                     : group_tokens > 0 && group_tokens <= kPageTokens ? kPageTokens / group_tokens
-                                                                       : 0;
-    return div_up(std::int64_t{sets} * ranges * (8 * kHalfBytes + zero_bits), 8);
+    return div_up(std::int64_t{range_sets()} * ranges * (8 * kHalfBytes + zero_bits), 8);
   }
   /// Outliers of one group of tokens, rule topk: values and the tokens that they are of.
   constexpr std::int64_t group_outlier_bytes() const {

@@ -16,8 +16,14 @@ struct Side {
   layout::SideShape shape;
   layout::SideParts parts;
   int exponent = 0;                 ///< stored fp16 numbers are x * 2^-exponent
-  std::vector<double> zero, scale;  ///< `[width]`: centre and half width of the thresholds; empty with ranges per token
-  std::vector<double> decoded;      ///< `[books][2^bits]`; books = 1 or kv_heads
+  std::vector<double> zero, scale;  ///< `[width]`: centre and half width of the thresholds; unused with online ranges
+  int range_channels = 0;           ///< with several ranges per token: neighbouring channels that share one
+  std::vector<double> decoded;      ///< `[books][levels]`; books = 1 or kv_heads
+  int levels = 0;                   ///< 3, 5, 10, 20: three codes together; 0: 2^bits
+  /// Rows of unequal width: bits of each channel, `[width]`, and then, instead of `decoded`, by bits what codes mean.
+  std::vector<int> widths;
+  std::vector<double> decoded_by_width[9];
+  std::vector<double> rotation_scale;  ///< `[width]` a of x' = x diag(a) H / sqrt(block), which pages hold; or empty
 };
 
 /// Where overflow block `number` is.

@@ -25,7 +25,6 @@ ArtifactHead read_artifact_head(const std::filesystem::path& path) {
   }
   head.version = root.text("schema_version");
   head.producer = root.text("producer");
-  if (head.schema == "quantizer") head.recipe = root.text("recipe");
   return head;
 }
 

@@ -10,7 +10,6 @@ struct ArtifactHead {
   std::string schema;    ///< calibration, thresholds, quantizer, weight-fisher or weights
   std::string version;   ///< major.minor
   std::string producer;  ///< program and version
-  std::string recipe;    ///< of a quantizer: the short form that it states; else empty
 };
 
 /// Throws Input when the file cannot be opened, Format when it is none of kvq's (FORMAT.md) or of a kind not known.

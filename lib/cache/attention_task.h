@@ -28,8 +28,9 @@ struct PartialResult {
 
 /// What a thread needs, kept from task to task.
 struct AttentionScratch {
-  std::vector<OpenPage> open[2];  ///< by Side
-  AlignedFloats query, turned, scores, block, transposed, lane_sums;
+  std::vector<OpenPage> open[2];               ///< by Side
+  std::vector<std::vector<float>> waiting[2];  ///< of each opened page `[tokens, kv_heads, head_dim]`
+  AlignedFloats query, turned, scores, scores_of_waiting, block, transposed, lane_sums;
 };
 
 struct AttentionTask {

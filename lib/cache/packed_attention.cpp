@@ -114,6 +114,7 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
       }
     }
   }
+  if (const auto& rotation = pool.layer(layer).output) rotation->inverse(out);
 }
 
 void PackedAttention::run(std::vector<AttentionTask>& tasks) {

@@ -38,6 +38,7 @@ at::Tensor PackedCache::attend(const AttentionInput& input) {
   const at::Tensor result = at::empty(query.sizes(), query.options());
   attention_.attend(sequence_, input.layer, numbers(query),
                     {result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
+  sequence_.release(input.layer);
   return result.to(input.query.scalar_type());
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/cache/page_writer.h>
 #include <kvq/core/error.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
@@ -13,6 +14,17 @@ namespace kvq {
 namespace {
 
 constexpr std::int64_t kPagesPerChunk = 8, kOverflowBlocksPerChunk = 256;
+
+/// That of the values, for each query head that sums them.
+std::optional<HeadRotation> output_rotation(const SideQuantizer& value, const KvShape& shape) {
+  if (value.recipe.rotation == Rotation::None) return std::nullopt;
+  std::vector<float> scale;
+  for (int head = 0; head < shape.heads; ++head) {
+    const auto from = value.rotation_scale.begin() + head / shape.queries_per_kv_head() * shape.head_dim;
+    scale.insert(scale.end(), from, from + shape.head_dim);
+  }
+  return HeadRotation(scale, shape.heads, shape.head_dim);
+}
 
 }  // namespace
 
@@ -44,17 +56,26 @@ std::int64_t overflow_block_bytes(const KvShape& shape) {
 
 PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level)
     : quantizer_(std::move(quantizer)),
+      windows_{exact_window(quantizer_->recipe, Side::Key), exact_window(quantizer_->recipe, Side::Value)},
       loops_(page_loops(level)),
       overflow_(overflow_block_bytes(check_packable(*quantizer_).shape), kOverflowBlocksPerChunk),
       angles_(quantizer_->rope) {
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) {
     const layout::PageLayout page = page_layout(layer);
+    const CodeRows key_rows(layer.key, page.key), value_rows(layer.value, page.value);
     layers_.push_back({page,
-                       {SideEncoder(layer.key), SideEncoder(layer.value)},
-                       {SideDecoder(layer.key, page.key, page.key_parts, loops_),
-                        SideDecoder(layer.value, page.value, page.value_parts, loops_)},
-                       BlockPool(page.bytes, kPagesPerChunk)});
+                       {key_rows, value_rows},
+                       {SideCoder(layer.key), SideCoder(layer.value)},
+                       {SideDecoder(layer.key, page.key, page.key_parts, key_rows, loops_),
+                        SideDecoder(layer.value, page.value, page.value_parts, value_rows, loops_)},
+                       output_rotation(layer.value, quantizer_->shape),
+                       BlockPool(page.bytes, kPagesPerChunk),
+                       {}});
+    Layer& made = layers_.back();
+    made.blank.resize(static_cast<std::size_t>(page.bytes + BlockPool::kReadable));
+    for (const Side side : kSides)
+      PageWriter(made.shape(side), made.parts(side), made.code_rows(side), made.blank.data()).begin();
   }
 }
 

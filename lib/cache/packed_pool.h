@@ -4,14 +4,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include <kvq/cache/block_pool.h>
 #include <kvq/cache/page_reader.h>
 #include <kvq/cache/rope_angles.h>
+#include <kvq/cache/side_coder.h>
 #include <kvq/kernels/layout/page.h>
-#include <kvq/quant/encoder.h>
 #include <kvq/quant/quantizer.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -26,21 +28,27 @@ class PackedPool {
  public:
   struct Layer {
     layout::PageLayout page;
-    SideEncoder encoders[2];  ///< by Side
+    CodeRows rows[2];  ///< by Side
+    SideCoder coders[2];
     SideDecoder decoders[2];
+    /// For attention's sums of values that are stored rotated: `[tokens, heads, head_dim]`.
+    std::optional<HeadRotation> output;
     BlockPool pages;
+    std::vector<std::uint8_t> blank;  ///< a page in which nothing is
 
     const layout::SideShape& shape(Side side) const { return side == Side::Key ? page.key : page.value; }
     const layout::SideParts& parts(Side side) const { return side == Side::Key ? page.key_parts : page.value_parts; }
-    const SideEncoder& encoder(Side side) const { return encoders[static_cast<int>(side)]; }
+    const CodeRows& code_rows(Side side) const { return rows[static_cast<int>(side)]; }
+    const SideCoder& coder(Side side) const { return coders[static_cast<int>(side)]; }
     const SideDecoder& decoder(Side side) const { return decoders[static_cast<int>(side)]; }
   };
 
-  /// Throws Usage for recipes that are no cache (range=window, none), Mismatch when the quantizer's parts do not fit
-  /// each other. `level`: for tests.
+  /// Throws Usage for recipes that packed_refusal() names, Mismatch when the quantizer's parts do not fit each other.
+  /// `level`: for tests.
   explicit PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel level = best_simd_level());
 
   const Quantizer& quantizer() const { return *quantizer_; }
+  const ExactWindow& window(Side side) const { return windows_[static_cast<int>(side)]; }
   const PageLoops& loops() const { return loops_; }
   Layer& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
   BlockPool& overflow() { return overflow_; }
@@ -53,6 +61,7 @@ class PackedPool {
 
  private:
   std::shared_ptr<const Quantizer> quantizer_;
+  ExactWindow windows_[2];  ///< by Side
   const PageLoops& loops_;
   std::vector<Layer> layers_;
   BlockPool overflow_;

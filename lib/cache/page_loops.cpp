@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include <kvq/core/half.h>
+#include <kvq/kernels/layout/grouped_codes.h>
 
 // As in lib/quant/encode_loops.cpp: GCC only. Loops that the compiler vectorises by itself would look codes up with
 // gathers; a table of 16 entries fits into one or two registers instead, which takes intrinsics (pshufb, vpermps). Each
@@ -39,6 +40,42 @@ struct CodePlaces {
 };
 template <int kBits, int kLanes>
 constexpr CodePlaces<kBits, kLanes> kCodePlaces{};
+
+/// The codes of a row, one a byte: with those of whole vectors of groups, and what vector loads may read.
+constexpr int kUnpackedRoom = 96;
+
+/// Three codes from their group: divisions by the number of levels and by its square as a product and a shift.
+template <int kLevels>
+struct GroupDigits {
+  static constexpr int kBits = layout::group_bits(kLevels), kShift = 22;
+  static constexpr std::uint32_t kSquare = kLevels * kLevels;
+  static constexpr std::uint32_t kOverLevels = (1u << kShift) / kLevels + 1, kOverSquare = (1u << kShift) / kSquare + 1;
+  static constexpr bool exact() {
+    for (std::uint32_t group = 0; group < 1u << kBits; ++group) {
+      const std::uint32_t third = group * kOverSquare >> kShift, rest = group - third * kSquare;
+      if (third != group / kSquare || rest * kOverLevels >> kShift != rest / kLevels) return false;
+    }
+    return true;
+  }
+  static_assert(exact());
+};
+
+/// Where 8 groups of kBits bits lie in 16 bytes, as CodePlaces, three bytes a lane.
+template <int kBits>
+struct GroupPlaces {
+  alignas(32) std::uint8_t bytes[32];
+  alignas(32) std::int32_t shifts[8];
+
+  constexpr GroupPlaces() : bytes{}, shifts{} {
+    for (int lane = 0; lane < 8; ++lane) {
+      for (int byte = 0; byte < 3; ++byte) bytes[4 * lane + byte] = static_cast<std::uint8_t>(lane * kBits / 8 + byte);
+      bytes[4 * lane + 3] = 0x80;
+      shifts[lane] = lane * kBits % 8;
+    }
+  }
+};
+template <int kBits>
+constexpr GroupPlaces<kBits> kGroupPlaces{};
 
 namespace portable {
 
@@ -88,6 +125,21 @@ struct Simd {
     }
     return result;
   }
+  /// Codes of the groups of a row that begins at the first bit of `row`.
+  template <int kLevels>
+  static void unpack_groups(const std::uint8_t* row, std::uint8_t* codes) {
+    using Digits = GroupDigits<kLevels>;
+    for (int group = 0; group < kTokens / layout::kGroupCodes; ++group, codes += layout::kGroupCodes) {
+      std::uint32_t bits;
+      std::memcpy(&bits, row + group * Digits::kBits / 8, sizeof bits);
+      bits = bits >> (group * Digits::kBits % 8) & ((1u << Digits::kBits) - 1);
+      const std::uint32_t third = bits * Digits::kOverSquare >> Digits::kShift, rest = bits - third * Digits::kSquare;
+      const std::uint32_t second = rest * Digits::kOverLevels >> Digits::kShift;
+      codes[0] = static_cast<std::uint8_t>(rest - second * kLevels);
+      codes[1] = static_cast<std::uint8_t>(second);
+      codes[2] = static_cast<std::uint8_t>(third);
+    }
+  }
   template <int kBits>
   struct Table {
     static constexpr bool kInRegisters = false;
@@ -116,6 +168,7 @@ struct Simd {
   static Floats load(const float* from) { return _mm256_loadu_ps(from); }
   static void store(float* to, Floats x) { _mm256_storeu_ps(to, x); }
   static Floats all(float x) { return _mm256_set1_ps(x); }
+  static Codes whole(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
   static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
   static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
@@ -134,6 +187,31 @@ struct Simd {
     const __m256i pairs = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes),
                                               _mm256_load_si256(reinterpret_cast<const __m256i*>(places.bytes)));
     return _mm256_srlv_epi32(pairs, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts)));
+  }
+  /// As the portable one, 8 groups at once; their 24 codes are stored as two times 12 bytes, 16 wide.
+  template <int kLevels>
+  static void unpack_groups(const std::uint8_t* row, std::uint8_t* codes) {
+    using Digits = GroupDigits<kLevels>;
+    const auto& places = kGroupPlaces<Digits::kBits>;
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -128, -128, -128, -128));
+    for (int vector = 0; vector < 3; ++vector, row += Digits::kBits, codes += 24) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row));
+      const __m256i lanes = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes),
+                                                _mm256_load_si256(reinterpret_cast<const __m256i*>(places.bytes)));
+      const __m256i bits =
+          _mm256_and_si256(_mm256_srlv_epi32(lanes, _mm256_load_si256(reinterpret_cast<const __m256i*>(places.shifts))),
+                           whole((1u << Digits::kBits) - 1));
+      const __m256i third = _mm256_srli_epi32(_mm256_mullo_epi32(bits, whole(Digits::kOverSquare)), Digits::kShift);
+      const __m256i rest = _mm256_sub_epi32(bits, _mm256_mullo_epi32(third, whole(Digits::kSquare)));
+      const __m256i second = _mm256_srli_epi32(_mm256_mullo_epi32(rest, whole(Digits::kOverLevels)), Digits::kShift);
+      const __m256i first = _mm256_sub_epi32(rest, _mm256_mullo_epi32(second, whole(kLevels)));
+      const __m256i three =
+          _mm256_or_si256(first, _mm256_or_si256(_mm256_slli_epi32(second, 8), _mm256_slli_epi32(third, 16)));
+      const __m256i dense = _mm256_shuffle_epi8(three, order);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), _mm256_castsi256_si128(dense));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 12), _mm256_extracti128_si256(dense, 1));
+    }
   }
   /// Up to 3 bits: a permutation looks at the lowest 3 bits of a lane. 4 bits: two of them, and the fourth bit chooses.
   template <int kBits>
@@ -193,6 +271,10 @@ struct Simd {
     const auto& places = kCodePlaces<kBits, kLanes>;
     const __m512i pairs = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), _mm512_load_si512(places.bytes));
     return _mm512_srlv_epi32(pairs, _mm512_load_si512(places.shifts));
+  }
+  template <int kLevels>
+  static void unpack_groups(const std::uint8_t* row, std::uint8_t* codes) {
+    avx2::Simd::unpack_groups<kLevels>(row, codes);
   }
   /// Up to 4 bits in one register, whose permutation looks at the lowest 4 bits of a lane; 5 bits in two.
   template <int kBits>

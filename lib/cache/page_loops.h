@@ -21,6 +21,12 @@ struct PageLoops {
   void (*decode_tokens)(const std::uint8_t* codes, int rows, int bits, const float* table, const float* zero,
                         const float* scale, float* out);
 
+  /// Rows of codes with 3, 5, 10 or 20 levels, three of them together (kernels/layout/grouped_codes.h), the rows
+  /// without gaps; otherwise like the first, with zero and scale `[rows]`, or like the second, `[64]`. `table` has the
+  /// levels, repeated to 16, or to 32 for 20 levels.
+  void (*decode_grouped)(const std::uint8_t* codes, int rows, int levels, bool by_token, const float* table,
+                         const float* zero, const float* scale, float* out);
+
   /// Scaled fp16 -> `count` floats: value * factor. `from` need not be aligned.
   void (*halves_to_floats)(const std::uint8_t* from, int count, float factor, float* out);
 

@@ -66,6 +66,53 @@ inline void decode_tokens(const std::uint8_t* codes, int rows, int bits, const f
 }
 #undef KVQ_FOR_BITS
 
+/// The 64 codes of a row that begins at bit `first`, one a byte.
+template <int kLevels>
+inline void unpack_row(const std::uint8_t* codes, std::int64_t first, std::uint8_t* unpacked) {
+  constexpr int kRowBits = static_cast<int>(layout::grouped_row_bits(kLevels, kTokens)), kWords = (kRowBits + 63) / 64;
+  constexpr int kTail = kTokens / layout::kGroupCodes * layout::group_bits(kLevels);
+  std::uint64_t words[kWords + 3];  // the row from bit 0 on, and what vector loads may read
+  std::memcpy(words, codes + first / 8, 8 * (kWords + 1));
+  if (const int shift = static_cast<int>(first % 8); shift != 0) {
+    for (int word = 0; word < kWords; ++word) words[word] = words[word] >> shift | words[word + 1] << (64 - shift);
+  }
+  Simd::template unpack_groups<kLevels>(reinterpret_cast<const std::uint8_t*>(words), unpacked);
+  constexpr int kBits = layout::bits_for(kLevels);
+  static_assert(kTokens % layout::kGroupCodes == 1 && kTail % 64 + kBits <= 64);
+  unpacked[kTokens - 1] = static_cast<std::uint8_t>(words[kTail / 64] >> (kTail % 64) & ((1u << kBits) - 1));
+}
+
+template <int kLevels>
+inline void decode_grouped_of(const std::uint8_t* codes, int rows, bool by_token, const float* entries,
+                              const float* zero, const float* scale, float* out) {
+  const typename Simd::template Table<(kLevels <= 16 ? 4 : 5)> table(entries);
+  std::uint8_t unpacked[kUnpackedRoom];
+  for (int row = 0; row < rows; ++row, out += kTokens) {
+    unpack_row<kLevels>(codes, row * layout::grouped_row_bits(kLevels, kTokens), unpacked);
+    for (int vector = 0; vector < kTokenVectors; ++vector) {
+      const Floats x = table.at(Simd::template codes<8>(unpacked, vector));
+      const int token = vector * kLanes;
+      Simd::store(out + token, by_token
+                                   ? Simd::add(Simd::load(zero + token), Simd::multiply(Simd::load(scale + token), x))
+                                   : Simd::add(Simd::all(zero[row]), Simd::multiply(Simd::all(scale[row]), x)));
+    }
+  }
+}
+
+inline void decode_grouped(const std::uint8_t* codes, int rows, int levels, bool by_token, const float* table,
+                           const float* zero, const float* scale, float* out) {
+  switch (levels) {
+    case 3:
+      return decode_grouped_of<3>(codes, rows, by_token, table, zero, scale, out);
+    case 5:
+      return decode_grouped_of<5>(codes, rows, by_token, table, zero, scale, out);
+    case 10:
+      return decode_grouped_of<10>(codes, rows, by_token, table, zero, scale, out);
+    default:
+      return decode_grouped_of<20>(codes, rows, by_token, table, zero, scale, out);
+  }
+}
+
 inline void halves_to_floats(const std::uint8_t* from, int count, float factor, float* out) {
   for (int index = 0; index < count; ++index) {
     std::uint16_t half;
@@ -214,6 +261,6 @@ inline void scale_all(float* x, std::int64_t count, float factor) {
   for (std::int64_t index = 0; index < count; ++index) x[index] *= factor;
 }
 
-inline constexpr PageLoops kLoops = {kLanes,      decode_channels, decode_tokens, halves_to_floats,
-                                     rotate_rows, rotate_vectors,  multiply,      add_weighted,
-                                     sum_lanes,   transpose,       scale_all};
+inline constexpr PageLoops kLoops = {kLanes,           decode_channels, decode_tokens,  decode_grouped,
+                                     halves_to_floats, rotate_rows,     rotate_vectors, multiply,
+                                     add_weighted,     sum_lanes,       transpose,      scale_all};

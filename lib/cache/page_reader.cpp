@@ -5,6 +5,8 @@
 #include <kvq/cache/page_bytes.h>
 #include <kvq/core/half.h>
 #include <kvq/quant/channel_affine.h>
+#include <kvq/quant/recipe_traits.h>
+#include <kvq/quant/rounding_recipe.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -12,18 +14,19 @@ namespace kvq {
 using layout::kPageTokens;
 
 SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape& shape, const layout::SideParts& parts,
-                         const PageLoops& loops)
+                         const CodeRows& rows, const PageLoops& loops)
     : shape_(shape),
       parts_(parts),
       loops_(&loops),
       from_stored_(power_of_two(quantizer.exponent)),
-      levels_(1 << shape.bits),
-      books_(static_cast<int>(quantizer.codebooks.size())) {
-  for (const Codebook& book : quantizer.codebooks) {
-    for (int entry = 0; entry < std::max(levels_, 16); ++entry) {
-      decoded_.push_back(book.decoded[static_cast<std::size_t>(entry % levels_)]);
-    }
-  }
+      levels_(code_levels(quantizer.recipe)),
+      books_(static_cast<int>(quantizer.codebooks.size())),
+      channels_of_range_(group_channels(quantizer.recipe, quantizer.width())),
+      grouped_(rows.levels() != 0) {
+  add_tables(quantizer);
+  if (quantizer.recipe.widths == Widths::Pair) add_runs(quantizer, rows);
+  if (quantizer.recipe.rotation != Rotation::None)
+    rotation_.emplace(quantizer.rotation_scale, quantizer.kv_heads, quantizer.head_dim);
   for (int channel = 0; channel < shape.width(); ++channel) {
     head_of_channel_.push_back(static_cast<std::uint16_t>(channel / shape.head_dim));
     row_of_channel_.push_back(channel % shape.head_dim * kPageTokens);
@@ -31,6 +34,31 @@ SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape
   for (std::size_t channel = 0; channel < quantizer.lower.size(); ++channel) {
     const ChannelAffine affine = channel_affine(quantizer.lower[channel], quantizer.upper[channel]);
     zero_.push_back(affine.zero), scale_.push_back(affine.scale);
+  }
+}
+
+void SideDecoder::add_tables(const SideQuantizer& quantizer) {
+  table_stride_ = levels_ > 16 ? 32 : 16;
+  for (const Codebook& book : quantizer.codebooks) table_stride_ = std::max(table_stride_, book.decoded.size());
+  for (const Codebook& book : quantizer.codebooks) {
+    for (std::size_t entry = 0; entry < table_stride_; ++entry)
+      decoded_.push_back(book.decoded[entry % book.decoded.size()]);
+  }
+}
+
+void SideDecoder::add_runs(const SideQuantizer& quantizer, const CodeRows& rows) {
+  const std::vector<int> choices = width_choices(quantizer.recipe);
+  for (int head = 0; head < shape_.kv_heads; ++head) {
+    std::vector<Run>& runs = runs_.emplace_back();
+    for (int channel = 0; channel < shape_.head_dim; ++channel) {
+      const auto [offset, bits] = rows.row(head * shape_.head_dim + channel);
+      if (!runs.empty() && runs.back().bits == bits) {
+        ++runs.back().channels;
+        continue;
+      }
+      const auto choice = std::find(choices.begin(), choices.end(), bits) - choices.begin();
+      runs.push_back({channel, 1, bits, offset, static_cast<std::size_t>(choice)});
+    }
   }
 }
 
@@ -77,12 +105,46 @@ void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, const Bl
   }
 }
 
+void SideDecoder::open_ranges(const std::uint8_t* page, OpenPage& out) const {
+  const int sets = shape_.range_sets(), count = sets * shape_.ranges;
+  const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
+  const auto size = static_cast<std::size_t>(count);
+  std::vector<float> stored(whole_zeros ? 2 * size : size);
+  loops_->halves_to_floats(page + parts_.ranges, static_cast<int>(stored.size()), from_stored_, stored.data());
+  out.zeros.resize(size), out.scales.resize(size);
+  const auto levels = static_cast<float>(levels_ - 1);
+  for (int index = 0; index < count; ++index) {
+    // Groups of tokens as they lie; ranges of tokens with the token last.
+    const int place = shape_.token_ranges ? index % shape_.ranges * sets + index / shape_.ranges : index;
+    const auto from = static_cast<std::size_t>(index), to = static_cast<std::size_t>(place);
+    if (whole_zeros) {
+      out.zeros[to] = stored[2 * from], out.scales[to] = stored[2 * from + 1];
+      continue;
+    }
+    const auto point = static_cast<float>(
+        load_bits(page + parts_.ranges, std::int64_t{count} * 16 + index * shape_.zero_bits, shape_.zero_bits));
+    out.zeros[to] = (0.5f * levels - point) * stored[from];  // as RangeFinder computes them
+    out.scales[to] = 0.5f * levels * stored[from];
+  }
+}
+
+void SideDecoder::group_ranges(const std::uint8_t* page, int slot, std::vector<float>& zero,
+                               std::vector<float>& scale) const {
+  OpenPage open;
+  open_ranges(page, open);
+  const auto first = slot / shape_.group_tokens * std::ptrdiff_t{shape_.width()};
+  zero.assign(open.zeros.begin() + first, open.zeros.begin() + first + shape_.width());
+  scale.assign(open.scales.begin() + first, open.scales.begin() + first + shape_.width());
+}
+
 void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int last_head,
                        std::span<const std::uint16_t> sinks, const BlockPool& overflow, OpenPage& out) const {
   const int head_dim = shape_.head_dim, width = shape_.width();
   out.page = page;
   out.first_head = first_head;
-  if (shape_.token_ranges) {
+  if (shape_.group_tokens > 0 || shape_.ranges > 1 || shape_.zero_bits != 8 * layout::kHalfBytes) {
+    open_ranges(page, out);
+  } else if (shape_.token_ranges) {
     float ranges[2 * kPageTokens];
     loops_->halves_to_floats(page + parts_.ranges, 2 * kPageTokens, from_stored_, ranges);
     for (int token = 0; token < kPageTokens; ++token) {
@@ -99,20 +161,77 @@ void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int 
         {row_of_channel_[at] + token, value});
   };
   for_each_outlier(page, slots, overflow, out.values, put);
-  for (std::size_t index = 0; index < sinks.size(); ++index) {  // last: the empty slots of sinks say nothing
-    put(static_cast<int>(index) / width, static_cast<int>(index) % width, half_to_float(sinks[index]) * from_stored_);
+  const std::vector<float> exact = exact_tokens(sinks);
+  for (std::size_t index = 0; index < exact.size(); ++index)  // last: the empty slots of sinks say nothing
+    put(static_cast<int>(index) / width, static_cast<int>(index) % width, exact[index]);
+}
+
+std::vector<float> SideDecoder::exact_tokens(std::span<const std::uint16_t> tokens) const {
+  std::vector<float> x(tokens.size());
+  for (std::size_t index = 0; index < tokens.size(); ++index) x[index] = half_to_float(tokens[index]) * from_stored_;
+  if (rotation_) rotation_->forward(x);
+  return x;
+}
+
+void SideDecoder::decode_runs(const OpenPage& page, int kv_head, float* out) const {
+  for (const Run& run : runs_[static_cast<std::size_t>(kv_head)]) {
+    const float* table = decoded_.data() + run.table * table_stride_;
+    const float* zero = zero_.data() + kv_head * shape_.head_dim + run.first_channel;
+    const float* scale = scale_.data() + kv_head * shape_.head_dim + run.first_channel;
+    float* to = out + run.first_channel * kPageTokens;
+    if (run.bits > 0) {
+      loops_->decode_channels(page.page + parts_.codes + run.offset, run.channels, run.bits, table, zero, scale, to);
+      continue;
+    }
+    for (int row = 0; row < run.channels; ++row)
+      std::fill_n(to + row * kPageTokens, kPageTokens, zero[row] + scale[row] * table[0]);
+  }
+}
+
+/// Several ranges per token: neighbouring channels that share one are decoded together.
+void SideDecoder::decode_grouped_tokens(const OpenPage& page, int kv_head, const float* table, float* out) const {
+  const int begin = kv_head * shape_.head_dim, end = begin + shape_.head_dim;
+  for (int channel = begin, rows = 0; channel < end; channel += rows) {
+    const int range = channel / channels_of_range_;
+    rows = std::min(end, (range + 1) * channels_of_range_) - channel;
+    loops_->decode_tokens(page.page + parts_.codes + channel * shape_.row_bytes(), rows, shape_.bits, table,
+                          page.zeros.data() + range * kPageTokens, page.scales.data() + range * kPageTokens,
+                          out + (channel - begin) * kPageTokens);
+  }
+}
+
+void SideDecoder::decode_grouped_channels(const OpenPage& page, int kv_head, const float* table, float* out) const {
+  float zero[kPageTokens], scale[kPageTokens];
+  const int begin = kv_head * shape_.head_dim, end = begin + shape_.head_dim;
+  for (int channel = begin; channel < end; ++channel) {
+    for (int set = 0; set < shape_.range_sets(); ++set) {
+      const auto at = static_cast<std::size_t>(set * shape_.width() + channel);
+      std::fill_n(zero + set * shape_.group_tokens, shape_.group_tokens, page.zeros[at]);
+      std::fill_n(scale + set * shape_.group_tokens, shape_.group_tokens, page.scales[at]);
+    }
+    loops_->decode_tokens(page.page + parts_.codes + channel * shape_.row_bytes(), 1, shape_.bits, table, zero, scale,
+                          out + (channel - begin) * kPageTokens);
   }
 }
 
 void SideDecoder::decode(const OpenPage& page, int kv_head, float* out) const {
   const int head_dim = shape_.head_dim;
-  const std::uint8_t* codes = page.page + parts_.codes + kv_head * head_dim * shape_.row_bytes();
-  const float* table = decoded_.data() + (books_ == 1 ? 0 : kv_head) * std::max(levels_, 16);
-  if (shape_.token_ranges) {
-    loops_->decode_tokens(codes, head_dim, shape_.bits, table, page.zero, page.scale, out);
+  const std::uint8_t* codes = page.page + parts_.codes + kv_head * (shape_.code_bytes() / shape_.kv_heads);
+  const float* table = decoded_.data() + (books_ == 1 ? 0 : static_cast<std::size_t>(kv_head)) * table_stride_;
+  const float *zero = page.zero, *scale = page.scale;
+  if (!shape_.token_ranges) zero = zero_.data() + kv_head * head_dim, scale = scale_.data() + kv_head * head_dim;
+  if (!runs_.empty()) {
+    decode_runs(page, kv_head, out);
+  } else if (shape_.group_tokens > 0) {
+    decode_grouped_channels(page, kv_head, table, out);
+  } else if (shape_.token_ranges && (shape_.ranges > 1 || shape_.zero_bits != 8 * layout::kHalfBytes)) {
+    decode_grouped_tokens(page, kv_head, table, out);
+  } else if (grouped_) {
+    loops_->decode_grouped(codes, head_dim, levels_, shape_.token_ranges, table, zero, scale, out);
+  } else if (shape_.token_ranges) {
+    loops_->decode_tokens(codes, head_dim, shape_.bits, table, zero, scale, out);
   } else {
-    loops_->decode_channels(codes, head_dim, shape_.bits, table, zero_.data() + kv_head * head_dim,
-                            scale_.data() + kv_head * head_dim, out);
+    loops_->decode_channels(codes, head_dim, shape_.bits, table, zero, scale, out);
   }
   for (const auto& [at, value] : page.exact[static_cast<std::size_t>(kv_head - page.first_head)]) out[at] = value;
 }

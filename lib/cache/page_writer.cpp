@@ -86,26 +86,10 @@ void PageWriter::begin() {
 }
 
 void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
-  const int width = shape_.width(), bits = shape_.bits;
   const int count = static_cast<int>(tokens.tokens);
   KVQ_ASSERT(first_slot >= 0 && first_slot + count <= layout::kPageTokens);
-  std::uint64_t words[8];  // a row
-  for (int channel = 0; channel < width; ++channel) {
-    std::uint8_t* row = page_ + parts_.codes + channel * shape_.row_bytes();
-    std::memcpy(words, row, static_cast<std::size_t>(shape_.row_bytes()));
-    const std::uint8_t* code = tokens.codes.data() + channel;
-    for (int position = first_slot * bits, end = (first_slot + count) * bits; position < end; position += bits) {
-      const int word = position / 64, shift = position % 64;
-      words[word] |= std::uint64_t{*code} << shift;
-      if (shift + bits > 64) words[word + 1] |= std::uint64_t{*code} >> (64 - shift);
-      code += width;
-    }
-    std::memcpy(row, words, static_cast<std::size_t>(shape_.row_bytes()));
-  }
-  if (shape_.token_ranges && !tokens.token_range.empty()) {
-    std::memcpy(page_ + parts_.ranges + std::int64_t{first_slot} * 2 * layout::kHalfBytes, tokens.token_range.data(),
-                tokens.token_range.size() * sizeof(std::uint16_t));
-  }
+  rows_.write(page_ + parts_.codes, first_slot, count, tokens.codes.data());
+  write_ranges(first_slot, tokens);
   if (const int entries = shape_.entries_per_token(); entries > 0) {
     KVQ_ASSERT(tokens.outliers() == std::int64_t{count} * entries);
     const std::int64_t first = std::int64_t{first_slot} * entries;
@@ -116,6 +100,32 @@ void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
                   tokens.outlier_channel[static_cast<std::size_t>(entry)]);
     }
   }
+}
+
+void PageWriter::write_ranges(int first_slot, const EncodedTokens& tokens) {
+  if (tokens.token_range.empty()) return;
+  const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
+  const std::int64_t first =
+      std::int64_t{shape_.token_ranges ? first_slot : first_slot / shape_.group_tokens} * shape_.ranges;
+  std::memcpy(page_ + parts_.ranges + first * (whole_zeros ? 2 : 1) * layout::kHalfBytes, tokens.token_range.data(),
+              tokens.token_range.size() * sizeof(std::uint16_t));
+  std::int64_t bit = std::int64_t{shape_.range_sets()} * shape_.ranges * 8 * layout::kHalfBytes;
+  bit += first * shape_.zero_bits;
+  for (const std::uint8_t point : tokens.zero_point) {
+    store_bits(page_ + parts_.ranges, bit, shape_.zero_bits, point);
+    bit += shape_.zero_bits;
+  }
+}
+
+void PageWriter::crop_ranges(int slots) {
+  const auto sets = static_cast<std::int64_t>(shape_.range_sets());
+  if (sets == 0) return;
+  const bool whole_zeros = shape_.zero_bits == 8 * layout::kHalfBytes;
+  const std::int64_t first = (shape_.token_ranges ? slots : layout::div_up(slots, shape_.group_tokens)) * shape_.ranges;
+  const std::int64_t size = (whole_zeros ? 2 : 1) * layout::kHalfBytes, end = sets * shape_.ranges;
+  std::fill(page_ + parts_.ranges + first * size, page_ + parts_.ranges + end * size, std::uint8_t{0});
+  for (std::int64_t range = first; range < end && !whole_zeros; ++range)
+    store_bits(page_ + parts_.ranges, end * size * 8 + range * shape_.zero_bits, shape_.zero_bits, 0);
 }
 
 void PageWriter::write_varying_outliers(int first_slot, const EncodedTokens& tokens, BlockPool& overflow) {
@@ -137,22 +147,9 @@ void PageWriter::write_varying_outliers(int first_slot, const EncodedTokens& tok
 }
 
 void PageWriter::crop(int slots, BlockPool& overflow) {
-  crop_codes(slots);
-  if (shape_.token_ranges) {
-    std::fill(page_ + parts_.ranges + std::int64_t{slots} * 2 * layout::kHalfBytes,
-              page_ + parts_.ranges + layout::range_page_bytes(), std::uint8_t{0});
-  }
+  rows_.crop(page_ + parts_.codes, slots);
+  crop_ranges(slots);
   crop_outliers(slots, overflow);
-}
-
-void PageWriter::crop_codes(int slots) {
-  const std::int64_t kept_bits = std::int64_t{slots} * shape_.bits;
-  for (int channel = 0; channel < shape_.width(); ++channel) {
-    std::uint8_t* row = page_ + parts_.codes + channel * shape_.row_bytes();
-    std::int64_t byte = kept_bits / 8;
-    if (kept_bits % 8 != 0) row[byte++] &= static_cast<std::uint8_t>((1u << (kept_bits % 8)) - 1);
-    std::fill(row + byte, row + shape_.row_bytes(), std::uint8_t{0});
-  }
 }
 
 void PageWriter::crop_outliers(int slots, BlockPool& overflow) {

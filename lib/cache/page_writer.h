@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include <kvq/cache/block_pool.h>
+#include <kvq/cache/code_rows.h>
 #include <kvq/kernels/layout/page.h>
 #include <kvq/quant/encoder.h>
 
@@ -13,8 +14,8 @@ namespace kvq {
 /// One side of a page. Slots are written in order, each once.
 class PageWriter {
  public:
-  PageWriter(const layout::SideShape& shape, const layout::SideParts& parts, std::uint8_t* page)
-      : shape_(shape), parts_(parts), page_(page) {}
+  PageWriter(const layout::SideShape& shape, const layout::SideParts& parts, const CodeRows& rows, std::uint8_t* page)
+      : shape_(shape), parts_(parts), rows_(rows), page_(page) {}
 
   /// Puts the page of zeros that a pool gives into its first state.
   void begin();
@@ -28,12 +29,14 @@ class PageWriter {
   void crop(int slots, BlockPool& overflow);
 
  private:
-  void crop_codes(int slots);
+  void write_ranges(int first_slot, const EncodedTokens& tokens);
+  void crop_ranges(int slots);
   void crop_outliers(int slots, BlockPool& overflow);
   std::int64_t outliers_before(int slot) const;
 
   const layout::SideShape& shape_;
   const layout::SideParts& parts_;
+  const CodeRows& rows_;
   std::uint8_t* page_;
 };
 

@@ -14,6 +14,7 @@
 #include <kvq/cache/packed_pool.h>
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 
 namespace kvq {
@@ -48,16 +49,7 @@ void check_device() {
 const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
   check_packable(*quantizer);
   const Recipe& recipe = quantizer->recipe;
-  if (recipe.key.axis != Axis::Channel || recipe.value.axis != Axis::Token || recipe.value.range != RangeKind::Online) {
-    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the kernels know keys with a range per channel and "
-                                       "values with their own range per token; --cache packed knows others",
-                                       short_form(recipe)));
-  }
-  if (recipe.key.rounding.uses_blocks() || recipe.value.rounding.uses_blocks()) {
-    fail(ErrorKind::Usage, fmt::format("--cache cuda: recipe '{}': the GPU's encoder knows no feedback and no icm yet; "
-                                       "--cache packed and --cache simulated do",
-                                       short_form(recipe)));
-  }
+  if (const std::string refusal = cuda_refusal(recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
   const RopeParams& rope = quantizer->rope;
   if (!recipe.key.post_rope && rope.rotary_dim != quantizer->shape.head_dim) {
     fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} of {} channels of a head rotate; the kernels rotate all of "

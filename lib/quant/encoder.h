@@ -39,10 +39,12 @@ namespace kvq {
 /// Codes of consecutive tokens, `width = kv_heads * head_dim` channels each.
 struct EncodedTokens {
   std::int64_t tokens = 0;
-  std::vector<std::uint8_t> codes;           ///< `[tokens, width]`; 0 at outliers
-  std::vector<std::uint16_t> token_range;    ///< `[tokens, 2]` zero and scale as scaled fp16; token axis only
-  std::vector<std::uint32_t> outlier_begin;  ///< `[tokens + 1]` offsets into the two lists below
+  std::vector<std::uint8_t> codes;  ///< `[tokens, width]`; 0 at outliers
+  /// `[tokens, 2]` zero and scale as scaled fp16; token axis only. Of group_encoder.h: FoundRanges::stored.
+  std::vector<std::uint16_t> token_range;
+  std::vector<std::uint32_t> outlier_begin;                   ///< `[tokens + 1]` offsets into the two lists below
   std::vector<std::uint16_t> outlier_channel, outlier_value;  ///< ascending channel within a token; scaled fp16
+  std::vector<std::uint8_t> zero_point;                       ///< of group_encoder.h: FoundRanges::zero_point
 
   std::int64_t outliers() const { return static_cast<std::int64_t>(outlier_channel.size()); }
 };

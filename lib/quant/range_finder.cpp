@@ -60,23 +60,33 @@ std::int64_t RangeFinder::unit_tokens() const {
 }
 
 bool RangeFinder::store(float minimum, float maximum, Range& range) const {
-  const auto half = [&](float value, float& stored) {
-    const std::uint16_t bits = float_to_half(value * to_stored_);
-    stored = half_to_float(bits) * from_stored_;
-    return (bits & 0x7fffu) < 0x7c00u;
+  const auto half = [&](float value, float& read, std::uint16_t& stored) {
+    stored = float_to_half(value * to_stored_);
+    read = half_to_float(stored) * from_stored_;
+    return (stored & 0x7fffu) < 0x7c00u;
   };
   if (!recipe_.integer_zero) {
-    if (!half(0.5f * minimum + 0.5f * maximum, range.zero)) return false;
-    return half(std::max(maximum - range.zero, range.zero - minimum), range.scale);
+    if (!half(0.5f * minimum + 0.5f * maximum, range.zero, range.stored[0])) return false;
+    return half(std::max(maximum - range.zero, range.zero - minimum), range.scale, range.stored[1]);
   }
   const auto levels = static_cast<float>((1 << recipe_.bits) - 1);
   float step = 0.0f;
-  if (!half(std::max(maximum - minimum, kLeastAtomRange) / levels, step)) return false;
+  if (!half(std::max(maximum - minimum, kLeastAtomRange) / levels, step, range.stored[0])) return false;
   // A step that fp16 rounds to 0 stands for values that are all about 0: every code is 0.
   const float point = step > 0.0f ? std::clamp(std::nearbyint(-minimum / step), 0.0f, levels) : 0.0f;
+  range.zero_point = static_cast<std::uint8_t>(point);
   range.zero = (0.5f * levels - point) * step;
   range.scale = 0.5f * levels * step;
   return true;
+}
+
+void RangeFinder::keep(const Range& range, FoundRanges& found) const {
+  found.stored.push_back(range.stored[0]);
+  if (recipe_.integer_zero) {
+    found.zero_point.push_back(range.zero_point);
+  } else {
+    found.stored.push_back(range.stored[1]);
+  }
 }
 
 void RangeFinder::fail_range(std::span<const float> x, std::int64_t first_token, std::int64_t tokens, int first_channel,
@@ -149,6 +159,7 @@ void RangeFinder::token_ranges(std::span<const float> x, FoundRanges& found) con
       if (extremes.any() && !store(extremes.minimum, extremes.maximum, range)) {
         fail_range(x, static_cast<std::int64_t>(token), 1, first, channels, extremes.minimum, extremes.maximum);
       }
+      keep(range, found);
       std::fill_n(found.zero.begin() + static_cast<std::ptrdiff_t>(begin), channels, range.zero);
       std::fill_n(found.scale.begin() + static_cast<std::ptrdiff_t>(begin), channels, range.scale);
       std::fill_n(found.inverse.begin() + static_cast<std::ptrdiff_t>(begin), channels, inverse_of(range.scale));
@@ -176,6 +187,7 @@ void RangeFinder::group_ranges(std::span<const float> x, std::int64_t first_posi
       const Extremes& seen = extremes[channel];
       if (seen.any() && !store(seen.minimum, seen.maximum, range))
         fail_range(x, first, count, static_cast<int>(channel), 1, seen.minimum, seen.maximum);
+      keep(range, found);
       found.zero.push_back(range.zero);
       found.scale.push_back(range.scale);
       found.inverse.push_back(inverse_of(range.scale));
@@ -188,8 +200,7 @@ void RangeFinder::group_ranges(std::span<const float> x, std::int64_t first_posi
 void RangeFinder::find(std::span<const float> x, std::int64_t first_position, FoundRanges& found) const {
   const auto channels = static_cast<std::size_t>(width_);
   KVQ_ASSERT(x.size() % channels == 0);
-  const std::size_t tokens = x.size() / channels;
-  found.row.assign(tokens, 0);
+  found.row.assign(x.size() / channels, 0);
   found.exact.assign(x.size(), 0);
   const bool by_group = recipe_.axis == Axis::ChannelGroup;
   if (recipe_.outliers > 0.0) {
@@ -204,6 +215,7 @@ void RangeFinder::find(std::span<const float> x, std::int64_t first_position, Fo
     }
   }
   found.zero.clear(), found.scale.clear(), found.inverse.clear();
+  found.stored.clear(), found.zero_point.clear();
   if (recipe_.range == RangeKind::Static) {
     found.zero = zero_, found.scale = scale_, found.inverse = inverse_;
   } else if (by_group) {
@@ -212,8 +224,24 @@ void RangeFinder::find(std::span<const float> x, std::int64_t first_position, Fo
     for (std::vector<float>* field : {&found.zero, &found.scale, &found.inverse}) field->resize(x.size());
     token_ranges(x, found);
   }
-  found.exact_count.resize(tokens);
-  for (std::size_t token = 0; token < tokens; ++token) {
+  count_exact(found);
+}
+
+void RangeFinder::find_exact(std::span<const float> x, FoundRanges& found) const {
+  KVQ_ASSERT(recipe_.axis == Axis::ChannelGroup && x.size() % static_cast<std::size_t>(width_) == 0);
+  found.row.assign(x.size() / static_cast<std::size_t>(width_), 0);
+  found.exact.assign(x.size(), 0);
+  if (recipe_.outliers > 0.0) {
+    KVQ_ASSERT(outlier_rule(recipe_) == OutlierRule::Threshold);
+    mark_thresholds(x, found);
+  }
+  count_exact(found);
+}
+
+void RangeFinder::count_exact(FoundRanges& found) const {
+  const auto channels = static_cast<std::size_t>(width_);
+  found.exact_count.resize(found.row.size());
+  for (std::size_t token = 0; token < found.row.size(); ++token) {
     const auto begin = found.exact.begin() + static_cast<std::ptrdiff_t>(token * channels);
     found.exact_count[token] =
         static_cast<std::uint32_t>(std::count(begin, begin + static_cast<std::ptrdiff_t>(channels), std::uint8_t{1}));

@@ -27,6 +27,10 @@ struct FoundRanges {
   std::vector<std::int32_t> row;            ///< `[tokens]`: a token's row
   std::vector<std::uint8_t> exact;          ///< `[tokens, width]`
   std::vector<std::uint32_t> exact_count;   ///< `[tokens]`
+  /// What is stored of online ranges, `[tokens, ranges]`, or `[groups, width]` on axis channel-group: zero and scale,
+  /// or with zero=integer the step, all scaled fp16; and then the zero point.
+  std::vector<std::uint16_t> stored;
+  std::vector<std::uint8_t> zero_point;
 };
 
 /// Const and thread-safe.
@@ -43,16 +47,22 @@ class RangeFinder {
   /// `x`: `[tokens, width]`, finite, of positions `first_position` on. Throws ExactOverflow (token relative to `x`)
   /// when a range does not fit.
   void find(std::span<const float> x, std::int64_t first_position, FoundRanges& found) const;
+  /// Exact values only, and row 0 for all tokens. Axis channel-group without topk.
+  void find_exact(std::span<const float> x, FoundRanges& found) const;
 
  private:
   struct Range {
     float zero, scale;
+    std::uint16_t stored[2] = {};  ///< zero and scale, or the step
+    std::uint8_t zero_point = 0;
   };
+  void count_exact(FoundRanges& found) const;
   void mark_thresholds(std::span<const float> x, FoundRanges& found) const;
   void mark_tokens(std::span<const float> x, FoundRanges& found) const;
   void mark_columns(std::span<const float> x, std::int64_t tokens, std::span<std::uint8_t> exact) const;
   void token_ranges(std::span<const float> x, FoundRanges& found) const;
   void group_ranges(std::span<const float> x, std::int64_t first_position, FoundRanges& found) const;
+  void keep(const Range& range, FoundRanges& found) const;
   /// False when the range does not fit.
   bool store(float minimum, float maximum, Range& range) const;
   [[noreturn]] void fail_range(std::span<const float> x, std::int64_t first_token, std::int64_t tokens,

@@ -208,15 +208,10 @@ std::string packed_refusal(const Recipe& recipe) {
       reason = "range=window is an oracle that knows the evaluated window";
     } else if (has_own_format(side.codebook)) {
       reason = fmt::format("pages have no place for {}", word_of(kCodebookWords, side.codebook));
-    } else if (exact_window(recipe, which).waits()) {
-      reason = "pages hold tokens that are quantized at once, and recent tokens and groups of tokens wait";
-    } else if (!is_streaming(side)) {
-      reason = side.axis == Axis::TokenGroup ? "pages hold one range per token, not one per group of channels"
-               : side.integer_zero           ? "pages hold zero points in fp16"
-                                   : fmt::format("pages do not hold rule={} with {}", word_of(kRuleWords, side.rule),
-                                                 range_text(side.range));
-    } else if (!fits_packed_pages(side)) {
-      reason = "pages hold no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
+    } else if (side.axis == Axis::ChannelGroup && side.group > layout::kPageTokens) {
+      reason = fmt::format("pages have {} tokens, a group here has {}", layout::kPageTokens, side.group);
+    } else if (side.axis == Axis::ChannelGroup && side.outliers > 0.0 && outlier_rule(side) == OutlierRule::TopK) {
+      reason = "pages have no place for rule=topk of groups of tokens";
     } else if (side.share == Share::Channels) {
       reason = "its codebooks belong to heads, not to groups of channels";
     }
@@ -226,6 +221,26 @@ std::string packed_refusal(const Recipe& recipe) {
     }
   }
   return "";
+}
+
+std::string cuda_refusal(const Recipe& recipe) {
+  if (std::string refusal = packed_refusal(recipe); !refusal.empty()) return refusal;
+  const SideRecipe &key = recipe.key, &value = recipe.value;
+  const char* reason = nullptr;
+  if (key.axis != Axis::Channel || value.axis != Axis::Token || value.range != RangeKind::Online) {
+    reason = "the kernels know keys with a range per channel and values with their own range per token";
+  } else if (exact_window(recipe, Side::Key).waits() || exact_window(recipe, Side::Value).waits()) {
+    reason = "the kernels quantize tokens at once: no recent tokens, no groups of tokens";
+  } else if (!is_streaming(key) || !is_streaming(value)) {
+    reason = "the kernels know no zero=integer and no rule= other than the usual one";
+  } else if (!has_plain_codes(key) || !has_plain_codes(value)) {
+    reason = "the kernels know no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
+  } else if (key.rounding.uses_blocks() || value.rounding.uses_blocks()) {
+    reason = "the GPU's encoder knows no feedback and no icm yet";
+  }
+  if (reason == nullptr) return "";
+  return fmt::format("--cache cuda: recipe '{}': {}; --cache packed and --cache simulated do", short_form(recipe),
+                     reason);
 }
 
 void validate_method(const SideRecipe& side, Side which) {

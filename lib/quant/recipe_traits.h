@@ -63,6 +63,8 @@ ExactWindow exact_window(const Recipe& recipe, Side side);
 
 /// Why packed caches cannot hold a recipe; empty when they can.
 std::string packed_refusal(const Recipe& recipe);
+/// The same for the packed cache on the GPU, which holds fewer.
+std::string cuda_refusal(const Recipe& recipe);
 
 /// Contradictions among the fields that choose axis, range, outliers and exact window. Throws Usage.
 void validate_method(const SideRecipe& side, Side which);

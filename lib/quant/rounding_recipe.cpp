@@ -77,7 +77,7 @@ Recipe with_query_metric(Recipe recipe) {
   return recipe;
 }
 
-bool fits_packed_pages(const SideRecipe& side) {
+bool has_plain_codes(const SideRecipe& side) {
   return side.widths == Widths::Flat && side.levels == 0 && side.rotation == Rotation::None;
 }
 

@@ -58,8 +58,8 @@ bool needs_blocks(const SideRecipe& side);
 /// need neither: weights only measure their error.
 bool needs_gradients(const SideRecipe& side);
 bool needs_metric(const SideRecipe& side);
-/// Whether a packed page can hold the codes: one width and a power of two for all channels, no rotation.
-bool fits_packed_pages(const SideRecipe& side);
+/// Whether codes have one width and a power of two of levels for all channels, and values are not rotated.
+bool has_plain_codes(const SideRecipe& side);
 /// Bits that widths=pair may give a channel, ascending; a codebook each.
 std::vector<int> width_choices(const SideRecipe& side);
 /// Bits of all channels of a head vector together; 0 when they do not come to whole bits per pair.

@@ -7,7 +7,7 @@
 
 namespace kvq {
 
-constexpr std::int64_t packed_bytes(std::int64_t count, int bits) { return (count * bits + 7) / 8; }
+constexpr std::int64_t bytes_of_codes(std::int64_t count, int bits) { return (count * bits + 7) / 8; }
 
 /// Eight codes are `bits` bytes: no code of eight spans two such groups.
 inline void pack_codes(const std::uint8_t* codes, int count, int bits, std::byte* out) {
@@ -15,7 +15,7 @@ inline void pack_codes(const std::uint8_t* codes, int count, int bits, std::byte
     const int group = count - first < 8 ? count - first : 8;
     std::uint64_t word = 0;
     for (int index = 0; index < group; ++index) word |= std::uint64_t{codes[first + index]} << (index * bits);
-    const auto bytes = static_cast<int>(packed_bytes(group, bits));
+    const auto bytes = static_cast<int>(bytes_of_codes(group, bits));
     for (int byte = 0; byte < bytes; ++byte) *out++ = static_cast<std::byte>(word >> (8 * byte) & 0xffu);
   }
 }
@@ -26,7 +26,7 @@ inline bool unpack_codes(const std::byte* in, int count, int bits, std::uint8_t*
   for (int first = 0; first < count; first += 8) {
     const int group = count - first < 8 ? count - first : 8;
     std::uint64_t word = 0;
-    const auto bytes = static_cast<int>(packed_bytes(group, bits));
+    const auto bytes = static_cast<int>(bytes_of_codes(group, bits));
     for (int byte = 0; byte < bytes; ++byte) word |= static_cast<std::uint64_t>(*in++) << (8 * byte);
     for (int index = 0; index < group; ++index)
       codes[first + index] = static_cast<std::uint8_t>(word >> (index * bits) & mask);

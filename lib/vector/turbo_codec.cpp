@@ -147,7 +147,7 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
   }
   scratch.signs.resize(size);
   part.sketch->signs(z, scratch.signs);
-  const std::int64_t behind = kHalfBytes * part.norms() + packed_bytes(n, code_bits);
+  const std::int64_t behind = kHalfBytes * part.norms() + bytes_of_codes(n, code_bits);
   for (std::int64_t row = 0; row < rows; ++row)
     pack_codes(scratch.signs.data() + row * n, n, 1, out + row * row_bytes_ + behind);
 }
@@ -176,7 +176,7 @@ void TurboCodec::decode_part(const Placed& placed, const std::byte* in, std::int
   z.assign(size, 0.0f);
   y.resize(size);
   scratch.codes.resize(size);
-  const std::int64_t codes_at = kHalfBytes * part.norms(), signs_at = codes_at + packed_bytes(n, code_bits);
+  const std::int64_t codes_at = kHalfBytes * part.norms(), signs_at = codes_at + bytes_of_codes(n, code_bits);
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::byte* bytes = in + row * row_bytes_;
     const bool lengths =

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <kvq/vector/turbo_bits.h>
@@ -24,7 +26,7 @@ TurboPart make_part(const TurboOptions& options, int bits, int dim, std::uint64_
 
 /// Codes and signs, each in whole bytes.
 std::int64_t part_bytes(int dim, int bits, bool sketch) {
-  return sketch ? packed_bytes(dim, bits - 1) + packed_bytes(dim, 1) : packed_bytes(dim, bits);
+  return sketch ? bytes_of_codes(dim, bits - 1) + bytes_of_codes(dim, 1) : bytes_of_codes(dim, bits);
 }
 
 }  // namespace
@@ -64,6 +66,11 @@ std::int64_t TurboTables::numbers() const {
 }
 
 void check_turbo_dim(const TurboOptions& options, int dim) {
+  if (options.outlier_channels > 0 && options.outlier_channels > dim - 2) {
+    fail(ErrorKind::Usage,
+         fmt::format("outlier-channels={} leave {} of a head's {} channels: a direction needs 2 at least",
+                     options.outlier_channels, std::max(dim - options.outlier_channels, 0), dim));
+  }
   const auto check = [&](int part, const char* what) {
     if (part < 2) {
       fail(ErrorKind::Usage, fmt::format("{} of {} channels of a head: a direction needs 2 at least", what, part));

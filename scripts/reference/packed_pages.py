@@ -1,11 +1,11 @@
-"""Two small packed pages, bit by bit as lib/artifacts/FORMAT.md says: tests/golden/packed_pages.json.
+"""Small packed pages, bit by bit as lib/artifacts/FORMAT.md says: tests/golden/packed_pages.json.
 
     python packed_pages.py
 
 2 kv heads of 4 channels, 20 tokens, 1 sink, exponent -1. The tokens follow from integer formulas that
 tests/cache/golden_page_test.cpp repeats; every number is exact in fp32. Hex lines of 32 bytes: the page, the overflow
 blocks of its keys and of its values with every link replaced by the place of its block in its chain, the exact keys, the
-exact values.
+exact values, keys that wait.
 """
 
 import json
@@ -41,8 +41,14 @@ def from_half(bits):
     return F(np.uint16(bits).view(np.float16)) * F(2.0**EXPONENT)
 
 
-def levels(bits):
-    return [F(-1 + 2 * level / (2**bits - 1)) for level in range(2**bits)]
+def levels(count):
+    return [F(-1 + 2 * level / (count - 1)) for level in range(count)] if count > 1 else [F(0)]
+
+
+def rotated(x):
+    """x times the 4 x 4 Hadamard matrix / 2, per kv head."""
+    hadamard = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], dtype=F) / F(2)
+    return (x.reshape(HEADS, DIM) @ hadamard).astype(F).ravel()
 
 
 def code_of(x_hat, book):
@@ -54,22 +60,25 @@ def code_of(x_hat, book):
 
 
 class Side:
-    """What one side puts into a page."""
+    """What one side puts into a page. `bits`: of every channel, or a list. `count`: levels, if no power of two."""
 
-    def __init__(self, bits, per_token):
-        self.bits, self.per_token = bits, per_token
-        self.bit_rows = [[0] * (PAGE * bits) for _ in range(WIDTH)]
+    def __init__(self, bits, per_token, fraction=0.1, count=0, rotate=False):
+        self.bits = bits if isinstance(bits, list) else [bits] * WIDTH
+        self.per_token, self.fraction, self.count, self.rotate = per_token, fraction, count, rotate
+        self.codes = [[0] * PAGE for _ in range(WIDTH)]
         self.ranges = [(0, 0)] * PAGE
         self.entries = []  # (value, channel)
         self.counts = [0] * PAGE
 
     def put(self, token, x):
-        zero = scale = None
-        book = levels(self.bits)
+        if self.rotate:
+            x = rotated(x)
+        exact = set()
         if self.per_token:  # 10 % of 8 values: the largest and the smallest stay exact
-            low, high = int(np.argmin(x)), int(np.argmax(x))
-            assert low != high
-            exact = {low, high}
+            if self.fraction:
+                low, high = int(np.argmin(x)), int(np.argmax(x))
+                assert low != high
+                exact = {low, high}
             rest = [x[c] for c in range(WIDTH) if c not in exact]
             z = half(F(0.5) * min(rest) + F(0.5) * max(rest))
             stored = from_half(z)
@@ -78,7 +87,8 @@ class Side:
             zero, scale = [stored] * WIDTH, [from_half(s)] * WIDTH
         else:
             lower, upper = [F(-1 - c / 16) for c in range(WIDTH)], [F(1 + c / 32) for c in range(WIDTH)]
-            exact = {c for c in range(WIDTH) if x[c] < lower[c] or x[c] > upper[c]}
+            if self.fraction:
+                exact = {c for c in range(WIDTH) if x[c] < lower[c] or x[c] > upper[c]}
             zero = [F(0.5) * a + F(0.5) * b for a, b in zip(lower, upper)]
             scale = [F(0.5) * b - F(0.5) * a for a, b in zip(lower, upper)]
         for c in range(WIDTH):
@@ -86,9 +96,85 @@ class Side:
                 self.entries.append((half(x[c]), c))
                 self.counts[token] += 1
                 continue
-            code = code_of(F(F(x[c] - zero[c]) * F(F(1) / scale[c])), book)
-            for place in range(self.bits):
-                self.bit_rows[c][token * self.bits + place] = code >> place & 1
+            book = levels(self.count or 2 ** self.bits[c])
+            self.codes[c][token] = code_of(F(F(x[c] - zero[c]) * F(F(1) / scale[c])), book)
+
+    def bytes_of_ranges(self):
+        return b"".join(number(n, 2) for pair in self.ranges for n in pair) if self.per_token else b""
+
+    def bytes_of_codes(self):
+        result = b""
+        for head in range(HEADS):
+            bits = []
+            for c in range(head * DIM, (head + 1) * DIM):
+                codes = self.codes[c]
+                if not self.count:
+                    for code in codes:
+                        bits += binary(code, self.bits[c])
+                    continue
+                three, one = {3: (5, 2), 5: (7, 3), 10: (10, 4), 20: (13, 5)}[self.count]
+                for slot in range(0, 63, 3):
+                    bits += binary(codes[slot] + self.count * (codes[slot + 1] + self.count * codes[slot + 2]), three)
+                bits += binary(codes[63], one)
+            result += bytes_of_bits(bits + [0] * (-len(bits) % 8))
+        return result
+
+
+class KeyGroups(Side):
+    """Axis channel-group: a range for each channel and 8 tokens, which wait until they are 8."""
+
+    GROUP = 8
+
+    def __init__(self, bits):
+        super().__init__(bits, False, 0)
+        self.ranges = {}
+
+    def put_group(self, first, rows):
+        """rows: of tokens first, first + 1, …"""
+        for c in range(WIDTH):
+            column = [row[c] for row in rows]
+            z = half(F(0.5) * min(column) + F(0.5) * max(column))
+            stored = from_half(z)
+            s = half(max(max(column) - stored, stored - min(column)))
+            self.ranges[first // self.GROUP, c] = (z, s)
+            for token, x in enumerate(column):
+                self.codes[c][first + token] = code_of(F(F(x - stored) * F(F(1) / from_half(s))), levels(2 ** self.bits[c]))
+
+    def bytes_of_ranges(self):
+        pairs = [self.ranges.get((group, c), (0, 0)) for group in range(PAGE // self.GROUP) for c in range(WIDTH)]
+        return b"".join(number(n, 2) for pair in pairs for n in pair)
+
+
+class IntegerZeros(Side):
+    """Axis token-group, zero=integer: a step and a zero point for each token and 4 channels."""
+
+    GROUP = 4
+
+    def __init__(self, bits):
+        super().__init__(bits, True, 0)
+        self.ranges = [(0, 0)] * (PAGE * WIDTH // self.GROUP)
+
+    def put(self, token, x):
+        most = F(2 ** self.bits[0] - 1)
+        for first in range(0, WIDTH, self.GROUP):
+            part = x[first:first + self.GROUP]
+            stored = half(max(F(max(part) - min(part)), F(1e-5)) / most)
+            step = from_half(stored)
+            point = min(max(np.rint(-min(part) / step), F(0)), most)
+            self.ranges[(token * WIDTH + first) // self.GROUP] = (stored, int(point))
+            zero, scale = F(F(F(0.5) * most - point) * step), F(F(F(0.5) * most) * step)
+            for c in range(first, first + self.GROUP):
+                x_hat = F(F(x[c] - zero) * F(F(1) / scale))
+                self.codes[c][token] = code_of(x_hat, levels(2 ** self.bits[c]))
+
+    def bytes_of_ranges(self):
+        points = [bit for _, point in self.ranges for bit in binary(point, self.bits[0])]
+        return b"".join(number(step, 2) for step, _ in self.ranges) + bytes_of_bits(points)
+
+
+def binary(number, places):
+    """The lowest bit first."""
+    return [number >> place & 1 for place in range(places)]
 
 
 def bytes_of_bits(bits):
@@ -99,26 +185,35 @@ def number(value, size):
     return value.to_bytes(size, "little")
 
 
-def pack(bits, per_token, capacity):
-    """bits, per_token, capacity: for keys and values."""
+def pack(sides, capacity):
+    """sides, capacity: keys and values."""
     tokens = [tensor(0), tensor(1)]
-    sides = [Side(bits[side], per_token[side]) for side in (0, 1)]
+    waits = b""
     for side in (0, 1):
+        if isinstance(sides[side], KeyGroups):
+            group = KeyGroups.GROUP
+            waiting = TOKENS // group * group
+            for first in range(0, waiting, group):
+                sides[side].put_group(max(first, SINKS), tokens[side][max(first, SINKS):first + group])
+            waits = b"".join(number(half(x), 2) for x in tokens[side][waiting:].ravel())
+            continue
         for token in range(SINKS, TOKENS):
-            if sides[side].per_token and token == SINKS:
+            if sides[side].per_token and sides[side].fraction and token == SINKS:
                 sides[side].entries += [(0, 0)] * 2 * SINKS  # slots of sinks: two empty entries each
             sides[side].put(token, tokens[side][token])
-    room = [PAGE * 2 if side.per_token else capacity[index] for index, side in enumerate(sides)]
+    varying = [side for side in sides if side.fraction and not side.per_token]
+    room = [0 if not side.fraction else PAGE * 2 if side.per_token else capacity[index] for index, side in enumerate(sides)]
     in_page = [side.entries[:room[index]] + [(0, 0)] * (room[index] - len(side.entries)) for index, side in enumerate(sides)]
-    page = b"".join(bytes_of_bits(row) for side in sides for row in side.bit_rows)
-    page += b"".join(number(n, 2) for side in sides if side.per_token for pair in side.ranges for n in pair)
+    page = b"".join(side.bytes_of_codes() for side in sides)
+    page += b"".join(side.bytes_of_ranges() for side in sides)
     page += b"".join(number(value, 2) for entries in in_page for value, _ in entries)
     page += b"".join(number(channel, 1) for entries in in_page for _, channel in entries)
-    page += b"".join(number(count, 1) for side in sides if not side.per_token for count in side.counts)
-    page += b"\0" * (-len(page) % 4)
+    page += b"".join(number(count, 1) for side in varying for count in side.counts)
+    if varying:
+        page += b"\0" * (-len(page) % 4)
     blocks = b""
     for index, side in enumerate(sides):
-        if side.per_token:
+        if side not in varying:
             continue
         rest = side.entries[room[index]:]
         chain = [rest[i:i + 8] for i in range(0, len(rest), 8)]
@@ -129,14 +224,20 @@ def pack(bits, per_token, capacity):
             blocks += number(place + 1 if place + 1 < len(chain) else NOWHERE, 4)
     page += b"\0" * (-len(page) % 16)
     exact = b"".join(number(half(x), 2) for side in (0, 1) for x in tokens[side][:SINKS].ravel())
-    content = page + blocks + exact
+    content = page + blocks + exact + waits
     return {"page_bytes": len(page), "content": [content[i:i + 32].hex() for i in range(0, len(content), 32)]}
 
 
 def main():
     result = {
-        "K=int3-10%/V=int4-10%": pack((3, 4), (False, True), (8, 0)),
-        "K=int5-10%:key=token/V=int2-10%:value=channel": pack((5, 2), (True, False), (0, 8)),
+        "K=int3-10%/V=int4-10%": pack([Side(3, False), Side(4, True)], (8, 0)),
+        "K=int5-10%:key=token/V=int2-10%:value=channel": pack([Side(5, True), Side(2, False)], (0, 8)),
+        "K=nuq1.5-10%:widths=pair/V=nuq2:levels=5":
+            pack([Side([0, 3, 0, 3, 2, 1, 2, 1], False), Side(2, True, 0, 5)], (8, 0)),
+        "K=int3/V=nuq4-10%:levels=20,rotate=hadamard":
+            pack([Side(3, False, 0), Side(4, True, 0.1, 20, True)], (0, 0)),
+        "K=int3:key=channel-group,group=8/V=int2:value=token-group,group=4,zero=integer":
+            pack([KeyGroups(3), IntegerZeros(2)], (0, 0)),
     }
     path = pathlib.Path(__file__).resolve().parents[2] / "tests/golden/packed_pages.json"
     path.write_text(json.dumps(result, indent=1) + "\n")

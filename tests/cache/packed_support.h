@@ -18,15 +18,16 @@
 #include <kvq/kernels/reference/page_reference.h>
 #include <kvq/model/attention_backend.h>
 #include <kvq/quant/quantizer.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq::test {
 
-inline Codebook random_codebook(const SideRecipe& recipe, Rng& rng) {
+inline Codebook random_codebook(const SideRecipe& recipe, int levels, Rng& rng) {
   if (recipe.codebook == CodebookKind::Int) return uniform_codebook(recipe.bits);
   if (recipe.codebook == CodebookKind::Nf) return normal_float_codebook(recipe.bits);
   Codebook book;
-  for (int level = 0; level < 1 << recipe.bits; ++level) {
+  for (int level = 0; level < levels; ++level) {
     book.centroids.push_back(static_cast<float>(2.0 * rng.uniform() - 1.0));
   }
   std::sort(book.centroids.begin(), book.centroids.end());
@@ -48,6 +49,25 @@ inline void add_feedback(SideQuantizer& side) {
   }
 }
 
+/// widths=pair: codebooks of every width, and random widths of the recipe's total, the same for both channels of a
+/// pair.
+inline void add_widths(SideQuantizer& side, Rng& rng) {
+  const std::vector<int> choices = width_choices(side.recipe);
+  for (const int bits : choices) side.codebooks.push_back(random_codebook(side.recipe, 1 << bits, rng));
+  const int pairs = side.head_dim / 2;
+  for (int head = 0; head < side.kv_heads; ++head) {
+    std::vector<int> bits;
+    for (int pair = 0; pair < pairs; ++pair) bits.push_back(side.recipe.bits + (side.recipe.half_bit ? pair % 2 : 0));
+    for (int step = 0; step < 4 * pairs; ++step) {
+      int& more = bits[rng.below(static_cast<std::uint64_t>(pairs))];
+      int& less = bits[rng.below(static_cast<std::uint64_t>(pairs))];
+      if (more < choices.back() && less > choices.front()) ++more, --less;
+    }
+    for (int channel = 0; channel < side.head_dim; ++channel)
+      side.widths.push_back(bits[static_cast<std::size_t>(channel % pairs)]);
+  }
+}
+
 /// Thresholds that leave about `rate` of the values of random_values outside; one channel in 8 is constant.
 inline std::shared_ptr<Quantizer> random_quantizer(const std::string& recipe, const KvShape& shape, std::uint64_t seed,
                                                    double rate = 0.02) {
@@ -64,9 +84,13 @@ inline std::shared_ptr<Quantizer> random_quantizer(const std::string& recipe, co
       side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
       side.exponent = layer % 2 == 0 ? 0 : -2;
       for (int book = 0; book < (side.recipe.share == Share::Head ? shape.kv_heads : 1); ++book) {
-        side.codebooks.push_back(random_codebook(side.recipe, rng));
+        if (side.recipe.widths == Widths::Flat)
+          side.codebooks.push_back(random_codebook(side.recipe, code_levels(side.recipe), rng));
       }
-      if (side.recipe.range == RangeKind::Static) {
+      if (side.recipe.widths == Widths::Pair) add_widths(side, rng);
+      for (int channel = 0; channel < side.width() && side.recipe.rotation != Rotation::None; ++channel)
+        side.rotation_scale.push_back(static_cast<float>(0.5 + rng.uniform()));
+      if (stores_thresholds(side.recipe)) {
         for (int channel = 0; channel < side.width(); ++channel) {
           const auto bound = static_cast<float>(1.0 - rate);
           const bool constant = channel % 8 == 5;
@@ -135,26 +159,41 @@ inline reference::Side reference_side(const LayerQuantizer& layer, Side which) {
   result.shape = which == Side::Key ? page.key : page.value;
   result.parts = which == Side::Key ? page.key_parts : page.value_parts;
   result.exponent = side.exponent;
+  result.range_channels = group_channels(side.recipe, side.width());
   for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {
     result.zero.push_back(0.5 * side.lower[channel] + 0.5 * side.upper[channel]);
     result.scale.push_back(0.5 * side.upper[channel] - 0.5 * side.lower[channel]);
   }
+  result.levels = side.recipe.levels;
+  result.widths.assign(side.widths.begin(), side.widths.end());
+  result.rotation_scale.assign(side.rotation_scale.begin(), side.rotation_scale.end());
   for (const Codebook& book : side.codebooks) {
+    if (!side.widths.empty()) {
+      int bits = 0;
+      while (1 << bits < book.levels()) ++bits;
+      result.decoded_by_width[bits].assign(book.decoded.begin(), book.decoded.end());
+    }
     result.decoded.insert(result.decoded.end(), book.decoded.begin(), book.decoded.end());
   }
   return result;
 }
 
 /// What the reference reads from the bytes of a sequence: `[tokens, kv_heads, head_dim]`.
-inline std::vector<double> reference_decode(const PackedSequence& sequence, int layer, Side side) {
+inline std::vector<double> reference_decode(const PackedSequence& sequence, int layer, Side which) {
+  const std::int64_t settled = sequence.settled(layer, which);
   std::vector<const std::uint8_t*> pages;
-  for (std::int64_t page = 0; page < layout::pages(sequence.length(layer)); ++page) {
-    pages.push_back(sequence.page(layer, page));
-  }
-  return reference::decode_pages(
-      pages, reference_side(sequence.pool().quantizer().layers[static_cast<std::size_t>(layer)], side),
-      sequence.length(layer), sequence.sinks(layer, side),
+  for (std::int64_t page = 0; page < layout::pages(settled); ++page) pages.push_back(sequence.page(layer, page));
+  const reference::Side side =
+      reference_side(sequence.pool().quantizer().layers[static_cast<std::size_t>(layer)], which);
+  std::vector<double> x = reference::decode_pages(
+      pages, side, settled, sequence.sinks(layer, which),
       [&](std::uint32_t block) { return static_cast<const std::uint8_t*>(sequence.pool().overflow().data(block)); });
+  const PackedSequence::Waiting waiting = sequence.waiting(layer, which);
+  if (waiting.exact.empty()) return x;
+  const auto passed = static_cast<std::size_t>((settled - waiting.first) * side.shape.width());
+  for (const std::uint16_t half : waiting.exact.subspan(passed))
+    x.push_back(std::ldexp(reference::half_value(half), side.exponent));
+  return x;
 }
 
 /// Recipes that between them have every field that a cache must mind.
@@ -175,7 +214,39 @@ inline const std::vector<std::string>& many_recipes() {
                                                    "nuq2-2%:feedback,icm=2",
                                                    "K=nuq2/V=nuq6-2%",
                                                    "int3-2%:value=channel,sink=2",
-                                                   "int2-40%"};
+                                                   "int2-40%",
+                                                   "kvq2",
+                                                   "kvq1.5:sink=2",
+                                                   "kvq3:icm=1",
+                                                   "kvq4",
+                                                   "K=nuq3-2%:widths=pair/V=nuq2-2%",
+                                                   "K=nuq2:widths=pair,sink=5/V=nuq1:levels=3",
+                                                   "nuq2-2%:levels=5,share=head",
+                                                   "nuq3-2%:levels=10,qnorm,sink=0",
+                                                   "nuq4:levels=20,value=channel",
+                                                   "nuq3-2%:rotate=hadamard,sink=3",
+                                                   "K=nuq4/V=nf4:rotate=hadamard"};
+  return recipes;
+}
+
+/// The same for recipes whose tokens wait, or that have more than one range per token.
+inline const std::vector<std::string>& grouped_recipes() {
+  static const std::vector<std::string> recipes = {
+      "kivi2:group=8,recent=32",
+      "kivi4:group=16,recent=16",
+      "atom4:group=16",
+      "atom3:group=32",
+      "flexgen4:group=24",
+      "nuq3-2%:recent=8",
+      "kvq2:recent=16,sink=3",
+      "kvq2:flush=5",
+      "K=nuq2-2%:recent=64/V=nuq2:value=token-group,group=20",
+      "K=int3:key=channel-group,group=64,recent=5/V=int4",
+      "K=int2:key=channel-group,group=2,sink=4/V=nf4-2%:recent=3,flush=7",
+      "K=nuq3-4%:key=channel-group,group=32,rule=threshold,sink=2/V=nuq2-2%",
+      "int4:zero=integer,key=token",
+      "nuq3-2%:rule=topk",
+      "K=nuq2-2%/V=nuq3-2%:rule=threshold,recent=20"};
   return recipes;
 }
 

@@ -1,5 +1,6 @@
 #include <kvq/cache/page_loops.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -59,6 +60,49 @@ TEST_CASE("Rows of codes of every width are decoded to the same bits at every le
       }
       INFO(bits << " bits");
       CHECK(wrong == 0);
+    }
+  });
+}
+
+TEST_CASE("Rows of codes three together are decoded to the same bits at every level") {
+  at_every_level([](const PageLoops& loops) {
+    Rng rng(6);
+    const std::vector<std::array<int, 3>> sizes = {{3, 5, 2}, {5, 7, 3}, {10, 10, 4}, {20, 13, 5}};
+    for (const auto& [levels, group_bits, tail_bits] : sizes) {
+      constexpr int kRows = 9;  // rows begin at every place of a byte
+      const int row_bits = 21 * group_bits + tail_bits;
+      std::vector<std::uint8_t> codes(static_cast<std::size_t>(kRows * row_bits / 8 + 20));
+      std::vector<int> expected;
+      for (int row = 0; row < kRows; ++row) {
+        for (int slot = 0; slot < 64; slot += 3) {
+          int together = 0;
+          for (int place = 0, weight = 1; place < (slot < 63 ? 3 : 1); ++place, weight *= levels) {
+            expected.push_back(slot == 0 ? levels - 1
+                                         : static_cast<int>(rng.below(static_cast<std::uint64_t>(levels))));
+            together += weight * expected.back();
+          }
+          for (int place = 0; place < (slot < 63 ? group_bits : tail_bits); ++place) {
+            const int bit = row * row_bits + slot / 3 * group_bits + place;
+            codes[static_cast<std::size_t>(bit / 8)] |= static_cast<std::uint8_t>((together >> place & 1) << (bit % 8));
+          }
+        }
+      }
+      std::vector<float> table = random_floats(static_cast<std::size_t>(levels), rng);
+      while (table.size() < 32) table.push_back(table[table.size() % static_cast<std::size_t>(levels)]);
+      const std::vector<float> zero = random_floats(64, rng), scale = random_floats(64, rng);
+      for (const bool by_token : {false, true}) {
+        std::vector<float> out(kRows * 64);
+        loops.decode_grouped(codes.data(), kRows, levels, by_token, table.data(), zero.data(), scale.data(),
+                             out.data());
+        int wrong = 0;
+        for (std::size_t at = 0; at < out.size(); ++at) {
+          const std::size_t range = by_token ? at % 64 : at / 64;
+          volatile float product = scale[range] * table[static_cast<std::size_t>(expected[at])];
+          wrong += out[at] != zero[range] + product;
+        }
+        INFO(levels << " levels");
+        CHECK(wrong == 0);
+      }
     }
   });
 }

@@ -276,27 +276,6 @@ TEST_CASE("With nothing recent the pass with both forms is the plain one") {
   CHECK(largest_difference(reference.attend(window), run(all_exact, window, {kTokens})) < 1e-3);
 }
 
-TEST_CASE("Packed caches refuse what they cannot hold, and say why") {
-  for (const auto& [recipe, word] : {std::pair<std::string, std::string>{"kivi2", "wait"},
-                                     {"atom4", "one range per token"},
-                                     {"q4_0", "q4_0"},
-                                     {"fp8", "fp8"},
-                                     {"nuq3:recent=16", "recent tokens"},
-                                     {"int4-1%:value=channel,rule=topk", "rule=topk"},
-                                     {"int4:key=token,zero=integer", "zero=integer"},
-                                     {"nuq3:share=16", "groups of channels"},
-                                     {"int4:range=window", "range=window"}}) {
-    INFO(recipe);
-    try {
-      make_cache(CacheKind::Packed, make_quantizer(recipe), 1);
-      FAIL("accepted");
-    } catch (const Error& error) {
-      CHECK(error.kind() == ErrorKind::Usage);
-      CHECK_THAT(error.what(), ContainsSubstring(recipe == "int4:key=token,zero=integer" ? "zero points" : word));
-    }
-  }
-}
-
 TEST_CASE("Static ranges of tokens and groups of channels are held packed, bit for bit as simulated") {
   constexpr std::int64_t kTokens = 130;
   const AttentionInput window = random_window(kTokens, 5);

@@ -6,6 +6,7 @@
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/footprint.h>
 #include <kvq/quant/recipe.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
 
 using namespace kvq;
@@ -179,4 +180,34 @@ TEST_CASE("Codes in groups of three take the bits that three of them need") {
   CHECK(side_shape(side).code_bytes() == 3 * 64 * 96 / 8);
   side.recipe = parse_recipe("kvq3").key;
   CHECK(side_shape(side).code_bytes() == 3 * layout::code_page_bytes(64, 3));
+}
+
+TEST_CASE("Packed caches hold these recipes on the CPU; the GPU's refuses them and says why") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      // and words of the GPU's refusal
+      {"nuq3-1%", ""},
+      {"K=nuq2/V=nf4", ""},
+      {"kvq2", "no widths=pair"},
+      {"kvq1.5:icm=0,feedback=off", "no widths=pair"},
+      {"nuq2:levels=5", "no widths=pair, no 3, 5, 10 or 20 levels"},
+      {"nuq2:rotate=hadamard", "no rotate="},
+      {"nuq2-1%:feedback", "no feedback and no icm"},
+      {"int4:key=token", "keys with a range per channel"},
+      {"nuq3-1%:recent=8", "no recent tokens"},
+      {"kivi2", "with a range per channel"},
+      {"nuq3-1%:rule=topk", "no zero=integer and no rule="}};
+  for (const auto& [text, words] : cases) {
+    INFO(text);
+    const Recipe recipe = parse_recipe(text);
+    CHECK(packed_refusal(recipe).empty());
+    const std::string refused = cuda_refusal(recipe);
+    CHECK(refused.empty() == words.empty());
+    CHECK(refused.find(words) != std::string::npos);
+    if (!words.empty()) CHECK(refused.find("--cache cuda") == 0);
+  }
+  for (const char* text : {"q4_0", "fp8", "int3:range=window", "none", "none:evict=h2o,budget=25%"}) {
+    INFO(text);
+    CHECK_FALSE(packed_refusal(parse_recipe(text)).empty());
+    CHECK(cuda_refusal(parse_recipe(text)) == packed_refusal(parse_recipe(text)));
+  }
 }

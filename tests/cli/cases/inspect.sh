@@ -80,7 +80,7 @@ damaged(quantizer, "nan.h5", lambda file: file["layers/00/key/centroids"].write_
 PYTHON
 refused attention_mass kvq-eval inspect mass.h5
 refused "outside the values seen" kvq-eval inspect beyond.h5
-refused "'recipe' says nuq4-1%" kvq-eval inspect recipe.h5
+refused "'/recipe' attribute says nuq4-1%" kvq-eval inspect recipe.h5
 refused cabbage kvq-eval inspect kind.h5
 refused "not one of kvq's" kvq-eval inspect foreign.h5
 refused centroids kvq-eval inspect nan.h5

@@ -33,8 +33,20 @@ runs kvq-fit --calib "$calib" --recipe int4:range=window -o oracle.h5
 fails 2 "range=window" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer oracle.h5 --cache packed -o oracle
 [[ ! -e oracle ]] || problem "a folder was left behind"
 
-# Nor is there a page for every recipe: said before anything is computed.
+# Groups and tokens that wait: the same again.
 for recipe in kivi2:group=8,recent=16 atom4 nuq3:recent=8; do
+  runs kvq-fit --calib "$calib" --recipe "$recipe" -o waiting.h5 --force
+  for cache in simulated packed; do
+    runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 2 --quantizer waiting.h5 \
+      --cache "$cache" -o "$cache" --force
+  done
+  [[ $(compare "all(abs(x - y) < 1e-3 for r, s in zip(a, b) for x, y in zip(r['window_nll'], s['window_nll']))") == True ]] ||
+    problem "$recipe, NLL: $(compare "[(r['nll'], s['nll']) for r, s in zip(a, b)]")"
+  [[ $(compare "[r['cache_bytes'] for r in a] == [r['cache_bytes'] for r in b]") == True ]] || problem "$recipe: bytes"
+done
+
+# Nor is there a page for every recipe: said before anything is computed.
+for recipe in fp8 kivi2:group=128,recent=128; do
   runs kvq-fit --calib "$calib" --recipe "$recipe" -o unpackable.h5 --force
   fails 2 "the packed cache cannot hold it" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 \
     --quantizer unpackable.h5 --cache packed -o oracle

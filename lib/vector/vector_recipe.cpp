@@ -1,0 +1,179 @@
+#include <kvq/vector/vector_recipe.h>
+
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
+
+namespace kvq {
+
+namespace {
+
+constexpr std::string_view kVectorHeads = "scalarB, deltaB with B from 1 to 8; pq";
+constexpr std::string_view kScalarWords = "scale=, levels=, lowrank=R, fbits=B, entropy=, page=N";
+constexpr std::string_view kDeltaWords = "scale=, levels=, anchor=N, threshold=T, abits=B";
+constexpr std::string_view kProductWords = "m=M, bits=B, norm, lowrank=R, fbits=B, page=N";
+
+struct VectorParser {
+  explicit VectorParser(const std::string& text) : whole(text) {}
+
+  const std::string& whole;  ///< for messages
+  VectorRecipe recipe;
+  std::set<std::string> seen;
+
+  [[noreturn]] void refuse(const std::string& message) const {
+    fail(ErrorKind::Usage, fmt::format("vector recipe '{}': {}", whole, message));
+  }
+  bool is(VectorMethod method) const { return recipe.method == method; }
+  bool has(const char* word) const { return seen.count(word) > 0; }
+
+  int number(const std::string& name, std::string_view text, int low, int high) const {
+    int value = 0;
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size() || value < low ||
+        value > high)
+      refuse(fmt::format("'{}={}'; {} is a whole number from {} to {}", name, text, name, low, high));
+    return value;
+  }
+
+  void parse() {
+    const auto colon = whole.find(':');
+    head(std::string_view(whole).substr(0, colon));
+    std::string_view rest = colon == std::string::npos ? std::string_view() : std::string_view(whole).substr(colon + 1);
+    while (colon != std::string::npos) {
+      const auto comma = rest.find(',');
+      word(std::string(rest.substr(0, comma)));
+      if (comma == std::string_view::npos) break;
+      rest = rest.substr(comma + 1);
+    }
+    agree();
+  }
+
+  void head(std::string_view text) {
+    if (text == "pq") {
+      recipe.method = VectorMethod::Product;
+      recipe.bits = 8;
+      return;
+    }
+    const bool scalar = text.substr(0, 6) == "scalar", delta = text.substr(0, 5) == "delta";
+    if (!scalar && !delta) refuse(fmt::format("unknown method '{}'; known: {}", text, kVectorHeads));
+    const std::string_view bits = text.substr(scalar ? 6 : 5);
+    if (bits.size() != 1 || bits[0] < '1' || bits[0] > '8')
+      refuse(fmt::format("bits '{}'; known: {}", bits, kVectorHeads));
+    recipe.method = scalar ? VectorMethod::Scalar : VectorMethod::Delta;
+    recipe.bits = bits[0] - '0';
+  }
+
+  void word(const std::string& text) {
+    const auto equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    const bool bare = equals == std::string::npos;
+    const std::string argument = bare ? "" : text.substr(equals + 1);
+    if (!seen.insert(name).second) refuse(fmt::format("'{}' stands there twice", name));
+    if (bare && name == "norm" && is(VectorMethod::Product)) {
+      recipe.norm = true;
+      return;
+    }
+    if (bare || !known(name, argument)) {
+      const auto words = is(VectorMethod::Scalar)  ? kScalarWords
+                         : is(VectorMethod::Delta) ? kDeltaWords
+                                                   : kProductWords;
+      refuse(fmt::format("unknown word '{}'; known here: {}", text, words));
+    }
+  }
+
+  bool known(const std::string& name, const std::string& argument) {
+    const bool product = is(VectorMethod::Product), delta = is(VectorMethod::Delta), scalar = is(VectorMethod::Scalar);
+    if (name == "scale" && !product) {
+      if (argument != "norm" && argument != "max") refuse(fmt::format("'scale={}'; scale can be: norm, max", argument));
+      recipe.scale = argument == "norm" ? RowScale::Norm : RowScale::Max;
+    } else if (name == "levels" && !product) {
+      if (argument != "fit" && argument != "even")
+        refuse(fmt::format("'levels={}'; levels can be: fit, even", argument));
+      recipe.even_levels = argument == "even";
+    } else if (name == "anchor" && delta) {
+      recipe.anchor = number(name, argument, 1, 65536);
+    } else if (name == "abits" && delta) {
+      recipe.anchor_bits = number(name, argument, 1, 8);
+    } else if (name == "threshold" && delta) {
+      threshold(argument);
+    } else if (name == "m" && product) {
+      recipe.subspaces = number(name, argument, 1, 65536);
+    } else if (name == "bits" && product) {
+      recipe.bits = number(name, argument, 1, 8);
+    } else if (name == "lowrank" && !delta) {
+      recipe.low_rank = number(name, argument, 1, 256);
+    } else if (name == "fbits" && !delta) {
+      recipe.factor_bits = number(name, argument, 2, 8);
+    } else if (name == "entropy" && scalar) {
+      if (argument != "huffman" && argument != "rans")
+        refuse(fmt::format("'entropy={}'; entropy can be: huffman, rans", argument));
+      recipe.entropy = argument == "rans" ? EntropyWord::Rans : EntropyWord::Huffman;
+    } else if (name == "page" && !delta) {
+      recipe.page = number(name, argument, 1, 65536);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void threshold(const std::string& argument) {
+    double value = -1;
+    const char* end = argument.data() + argument.size();
+    const auto result = std::from_chars(argument.data(), end, value);
+    if (result.ec != std::errc() || result.ptr != end || !(value >= 0 && value <= 1e6))
+      refuse(fmt::format("'threshold={}'; threshold is a number from 0 to 1000000", argument));
+    recipe.threshold = static_cast<double>(static_cast<float>(value));
+  }
+
+  void agree() {
+    if (recipe.low_rank > 0 && recipe.entropy != EntropyWord::None)
+      refuse("lowrank= and entropy= do not go together: the factors of a page follow codes of a fixed size");
+    if (has("fbits") && recipe.low_rank == 0) refuse("fbits= is for the factors of lowrank=, which is not there");
+    if (has("page") && recipe.low_rank == 0 && recipe.entropy == EntropyWord::None)
+      refuse(is(VectorMethod::Scalar) ? "page= is for lowrank= or entropy=, and neither is there"
+                                      : "page= is for lowrank=, which is not there");
+    if (recipe.anchor_bits == recipe.bits) recipe.anchor_bits = 0;
+  }
+};
+
+}  // namespace
+
+VectorRecipe parse_vector_recipe(const std::string& text) {
+  VectorParser parser(text);
+  parser.parse();
+  return parser.recipe;
+}
+
+std::string short_form(const VectorRecipe& recipe) {
+  const VectorRecipe usual;
+  std::vector<std::string> words;
+  std::string head = "pq";
+  if (recipe.method == VectorMethod::Product) {
+    if (recipe.subspaces != usual.subspaces) words.push_back(fmt::format("m={}", recipe.subspaces));
+    if (recipe.bits != 8) words.push_back(fmt::format("bits={}", recipe.bits));
+    if (recipe.norm) words.push_back("norm");
+  } else {
+    head = fmt::format("{}{}", recipe.method == VectorMethod::Scalar ? "scalar" : "delta", recipe.bits);
+    if (recipe.scale != usual.scale) words.push_back("scale=max");
+    if (recipe.even_levels) words.push_back("levels=even");
+  }
+  if (recipe.method == VectorMethod::Delta) {
+    if (recipe.anchor != usual.anchor) words.push_back(fmt::format("anchor={}", recipe.anchor));
+    if (recipe.threshold != usual.threshold)
+      words.push_back(fmt::format("threshold={}", static_cast<float>(recipe.threshold)));
+    if (recipe.anchor_bits != 0) words.push_back(fmt::format("abits={}", recipe.anchor_bits));
+  }
+  if (recipe.low_rank > 0) words.push_back(fmt::format("lowrank={}", recipe.low_rank));
+  if (recipe.factor_bits != usual.factor_bits) words.push_back(fmt::format("fbits={}", recipe.factor_bits));
+  if (recipe.entropy != EntropyWord::None)
+    words.push_back(recipe.entropy == EntropyWord::Rans ? "entropy=rans" : "entropy=huffman");
+  if (recipe.page != usual.page) words.push_back(fmt::format("page={}", recipe.page));
+  return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
+}
+
+}  // namespace kvq
