@@ -52,7 +52,7 @@ std::vector<Recipe> ladder_of(const SearchOptions& options) {
   return ladder;
 }
 
-/// Texts, and what the model says of them. Nothing is written where a part is missing.
+/// Texts, and what the model says of them. Writes the parts of a text that is cut in two.
 ExperimentInputs inputs_of(const SearchOptions& options, const std::vector<Recipe>& ladder, RunContext& context) {
   ExperimentInputs inputs;
   inputs.model = options.model;
@@ -117,7 +117,15 @@ void run(const Tool& tool, const CLI::App& command, const SearchOptions& options
   const SearchGoal goal = goal_of(command, options);
   const std::vector<Recipe> ladder = ladder_of(options);
   ReportFolder folder(options.output, true);  // made anew with every search; what counts are the cells
-  const ExperimentInputs inputs = inputs_of(options, ladder, context);
+  const bool had_texts = fs::exists(options.output / "texts");
+  ExperimentInputs inputs;
+  try {
+    inputs = inputs_of(options, ladder, context);
+  } catch (...) {
+    std::error_code ignored;
+    if (!had_texts) fs::remove_all(options.output / "texts", ignored);
+    throw;
+  }
   ExperimentConfig config;
   config.title = "Search for a recipe";
   config.question = fmt::format("Which recipe is best with {}, judged on text that it was not fitted to?", goal.text());

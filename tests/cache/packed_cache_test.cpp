@@ -17,19 +17,6 @@ namespace {
 
 constexpr std::int64_t kTokens = 150;
 
-std::vector<AttentionInput> random_window(const KvShape& shape, std::int64_t tokens, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<AttentionInput> window;
-  for (int layer = 0; layer < shape.layers; ++layer) window.push_back(random_input(shape, layer, tokens, rng));
-  return window;
-}
-
-std::vector<std::int64_t> equal_parts(std::int64_t tokens, std::int64_t size) {
-  std::vector<std::int64_t> parts(static_cast<std::size_t>(tokens / size), size);
-  if (tokens % size != 0) parts.push_back(tokens % size);
-  return parts;
-}
-
 }  // namespace
 
 TEST_CASE("Every recipe: the packed cache says what the simulated one says, and occupies what that one counts") {

@@ -265,4 +265,19 @@ inline at::Tensor run(AttentionBackend& cache, const std::vector<AttentionInput>
   return at::cat(results, 0);
 }
 
+/// The input of every layer.
+inline std::vector<AttentionInput> random_window(const KvShape& shape, std::int64_t tokens, std::uint64_t seed) {
+  Rng rng(seed);
+  std::vector<AttentionInput> window;
+  for (int layer = 0; layer < shape.layers; ++layer) window.push_back(random_input(shape, layer, tokens, rng));
+  return window;
+}
+
+/// Calls of `size` tokens, the last one of what is left.
+inline std::vector<std::int64_t> equal_parts(std::int64_t tokens, std::int64_t size) {
+  std::vector<std::int64_t> parts(static_cast<std::size_t>(tokens / size), size);
+  if (tokens % size != 0) parts.push_back(tokens % size);
+  return parts;
+}
+
 }  // namespace kvq::test

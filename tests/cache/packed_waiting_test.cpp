@@ -18,19 +18,6 @@ namespace {
 constexpr std::int64_t kTokens = 210;
 const KvShape kShape = {2, 6, 3, 16};
 
-std::vector<AttentionInput> random_window(const KvShape& shape, std::int64_t tokens, std::uint64_t seed) {
-  Rng rng(seed);
-  std::vector<AttentionInput> window;
-  for (int layer = 0; layer < shape.layers; ++layer) window.push_back(random_input(shape, layer, tokens, rng));
-  return window;
-}
-
-std::vector<std::int64_t> equal_parts(std::int64_t tokens, std::int64_t size) {
-  std::vector<std::int64_t> parts(static_cast<std::size_t>(tokens / size), size);
-  if (tokens % size != 0) parts.push_back(tokens % size);
-  return parts;
-}
-
 std::vector<float> answer(const PackedSequence& sequence, int layer, const at::Tensor& query) {
   std::vector<float> out(static_cast<std::size_t>(query.numel()));
   PackedAttention(1).attend(sequence, layer, numbers(query), out);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -14,19 +15,9 @@
 #include <kvq/quant/recipe_traits.h>
 
 using namespace kvq;
+using kvq::test::refusal;
 
 namespace {
-
-std::string refusal(const std::string& text) {
-  try {
-    parse_recipe(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::Usage);
-    return error.what();
-  }
-  FAIL("accepted: " << text);
-  return "";
-}
 
 EvictionRecipe eviction(const std::string& words) { return parse_recipe("none:" + words).eviction; }
 

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -12,19 +13,9 @@
 #include <kvq/quant/side_shape.h>
 
 using namespace kvq;
+using kvq::test::refusal;
 
 namespace {
-
-std::string refusal(const std::string& text) {
-  try {
-    parse_recipe(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::Usage);
-    return error.what();
-  }
-  FAIL("accepted: " << text);
-  return "";
-}
 
 /// All that a footprint asks of a quantizer.
 Quantizer quantizer_of(const std::string& recipe, const KvShape& shape, double rate = 0.0) {

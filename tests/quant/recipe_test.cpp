@@ -4,27 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
 #include <kvq/quant/recipe_words.h>
 
 using namespace kvq;
-
-namespace {
-
-std::string refusal(const std::string& text) {
-  try {
-    parse_recipe(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::Usage);
-    return error.what();
-  }
-  FAIL("accepted: " << text);
-  return "";
-}
-
-}  // namespace
+using kvq::test::refusal;
 
 TEST_CASE("A bare recipe has KVQuant's defaults") {
   const Recipe recipe = parse_recipe("nuq3-1%");

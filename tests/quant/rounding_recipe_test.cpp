@@ -1,5 +1,6 @@
 #include <kvq/quant/rounding_recipe.h>
 
+#include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -10,20 +11,7 @@
 #include <kvq/quant/side_shape.h>
 
 using namespace kvq;
-
-namespace {
-
-std::string refusal(const std::string& text) {
-  try {
-    parse_recipe(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::Usage);
-    return error.what();
-  }
-  return "accepted";
-}
-
-}  // namespace
+using kvq::test::refusal;
 
 TEST_CASE("kvq2 is what it says in full") {
   const Recipe recipe = parse_recipe("kvq2");

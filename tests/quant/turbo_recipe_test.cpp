@@ -1,6 +1,7 @@
 // turbo as a recipe: words, what does not fit, counted bits, and the simulated cache.
 #include <cmath>
 
+#include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -14,18 +15,9 @@
 #include <kvq/vector/turbo_codec.h>
 
 using namespace kvq;
+using kvq::test::refusal;
 
 namespace {
-
-std::string refusal(const std::string& text) {
-  try {
-    parse_recipe(text);
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::Usage);
-    return error.what();
-  }
-  return "accepted";
-}
 
 Quantizer quantizer_of(const std::string& recipe, const KvShape& shape) {
   Quantizer quantizer;

@@ -31,5 +31,7 @@ refused "same text" kvq-eval search --model "$model" --calibration-text "$calibr
 refused "sink=4 beside sink=1" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --recipe nuq2 --recipe nuq3:sink=4 -o x
 refused "drops tokens" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --recipe nuq3:evict=h2o,budget=50% -o x
 refused "--target-kl" kvq-eval search --model "$model" --text "$calibration_text" --target-kl nan -o x
+refused "missing.gguf" kvq-eval search --model missing.gguf --text "$calibration_text" --target-kl 1 -o x
+refused "--seqlen" kvq-eval search --model "$model" --text "$calibration_text" --seqlen 100000 --target-kl 1 -o x
 refused "missing.txt" kvq-eval search --model "$model" --text missing.txt --target-kl 1 -o x
 [[ ! -e x ]] || problem "something was left behind"
