@@ -75,8 +75,8 @@ Inspection inspect_quantizer(const std::filesystem::path& path, Json& json) {
   facts.emplace_back("", toml);
   json["recipe"] = recipe;
   json["recipe_toml"] = recipe_to_toml(quantizer.recipe);
-  facts.emplace_back("bits", fmt::format("{:g} nominal", nominal_bits(quantizer.recipe)));
-  json["bits_nominal"] = nominal_bits(quantizer.recipe);
+  facts.emplace_back("bits", fmt::format("{:g} nominal", nominal_bits(quantizer.recipe, quantizer.shape.head_dim)));
+  json["bits_nominal"] = nominal_bits(quantizer.recipe, quantizer.shape.head_dim);
   json["bits_counted"] = Json::object();
   if (quantizer.recipe.is_oracle()) {
     facts.back().second += "; an oracle, no cache: nothing to count";

@@ -61,6 +61,7 @@ std::string turbo_to_toml(const SideRecipe& side) {
 std::string side_to_toml(Side which, const SideRecipe& side) {
   std::string text = fmt::format("\n[{}]\n", side_name(which));
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
+  if (side.codebook == CodebookKind::Vector) text += fmt::format("codec = \"{}\"\n", long_form(side.vector));
   text += fmt::format("bits = {}\n", side.half_bit ? side.bits + 0.5 : side.bits);
   text += fmt::format("axis = \"{}\"\n", word_of(kAxisWords, side.axis));
   if (side.group != 0) text += fmt::format("group = {}\n", side.group);
@@ -129,7 +130,7 @@ void read_share(const TomlTable& table, SideRecipe& side) {
 /// A whole number, or one and a half: 1.5. Block formats have their own.
 void read_bits(const TomlTable& table, SideRecipe& side) {
   const std::optional<double> bits = table.number("bits");
-  if (!bits && is_block_format(side.codebook)) return;
+  if (!bits && (is_block_format(side.codebook) || side.codebook == CodebookKind::Vector)) return;
   if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
   side.half_bit = *bits - std::floor(*bits) == 0.5;
   const double whole = side.half_bit ? std::floor(*bits) : *bits;
@@ -167,12 +168,30 @@ void read_turbo(const TomlTable& table, TurboOptions& options) {
   read_count(table, "seed", options.seed);
 }
 
+/// Says everything that codebook vector has; `bits` may say its bits again.
+void read_codec(const TomlTable& table, SideRecipe& side) {
+  const std::optional<std::string> codec = table.text("codec");
+  if (side.codebook != CodebookKind::Vector) {
+    if (codec) table.refuse("codec", fmt::format("is for codebook vector, not {}", codebook_name(side)));
+    return;
+  }
+  if (!codec) table.refuse("codec", "is missing: scalarB, deltaB or pq with their words, such as \"delta3:anchor=64\"");
+  try {
+    side.vector = parse_vector_recipe(*codec);
+  } catch (const Error& error) {
+    table.refuse("codec", error.what());
+  }
+  side.bits = side.vector.bits;
+  side.share = usual_share(side);
+}
+
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
   SideRecipe side;
   if (!table.text("codebook"))
     table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
   side = usual_side(which, side.codebook);
+  read_codec(table, side);
   read_bits(table, side);
   if (table.text("axis")) {
     read_word(table, "axis", kAxisWords, side.axis);
@@ -194,7 +213,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   side.qnorm = table.flag("qnorm").value_or(side.qnorm);
   read_count(table, "recent", side.recent);
   read_count(table, "flush", side.flush);
-  if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) side.flush = 0;
+  if (side.flush == usual_flush(side)) side.flush = 0;
   read_rounding(table, which, side);
   if (side.codebook == CodebookKind::Turbo) read_turbo(table, side.turbo);
   table.reject_unknown();

@@ -38,7 +38,7 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
 void check_signs(const Recipe& recipe, Side side, const std::string& query_heads) {
   const SideRecipe& part = recipe.side(side);
   const bool weighted = (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled) &&
-                        !has_own_format(part.codebook);
+                        (!has_own_format(part.codebook) || fits_with_weights(part));
   const bool turned = part.post_rope || part.rotation != Rotation::None;
   const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
   if (query_heads == "joint" || !(blocks || (weighted && turned))) return;
@@ -59,7 +59,7 @@ void check_contents(const Recipe& recipe, Side side, const CalibrationHeader& he
   const char* const name = side == Side::Key ? "keys" : "values";
   if (!header.gradients && needs_gradients(part)) {
     const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
-    const bool weighted = part.codebook == CodebookKind::Nuq &&
+    const bool weighted = fits_with_weights(part) &&
                           (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
     fail(ErrorKind::Usage,
          fmt::format("recipe {}: {} need gradients ({}), but the calibration has none (kvq-fisher --forward-only); use "

@@ -10,6 +10,7 @@
 #include <kvq/fit/feedback_fitter.h>
 #include <kvq/fit/kmeans1d.h>
 #include <kvq/fit/query_metric.h>
+#include <kvq/fit/vector_fitter.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/pooled_range.h>
 #include <kvq/quant/recipe_traits.h>
@@ -49,6 +50,7 @@ SideFitter::Key SideFitter::key_of(SideRecipe recipe, FitWeights weights, int si
   recipe.rotation = Rotation::None;  // begin() had the data turned
   recipe.rounding = {};
   recipe.turbo = {};
+  recipe.vector = {};
   recipe.weights = weights;
   return {recipe, sinks};
 }
@@ -217,6 +219,12 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
   quantizer.head_dim = shape_.head_dim;
   quantizer.exponent = exponent_;
   if (recipe.codebook == CodebookKind::Turbo) fit_turbo(quantizer);
+  if (recipe.codebook == CodebookKind::Vector) {
+    std::span<const float> roots;
+    if (needs_gradients(recipe)) roots = gradients_;
+    if (recipe.weights == FitWeights::Query) roots = query_roots_;
+    fit_vector_tables(quantizer, sample_, roots, threads_, result.fell_back);
+  }
   set_ranges(quantizer, thresholds);
   quantizer.outlier_rate = outlier_rate(recipe);
   if (has_own_format(recipe.codebook)) {

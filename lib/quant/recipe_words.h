@@ -14,13 +14,14 @@ namespace kvq {
 template <typename Enum, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Enum>, kCount>;
 
-inline constexpr Words<CodebookKind, 7> kCodebookWords = {{{"nuq", CodebookKind::Nuq},
+inline constexpr Words<CodebookKind, 8> kCodebookWords = {{{"nuq", CodebookKind::Nuq},
                                                            {"int", CodebookKind::Int},
                                                            {"nf", CodebookKind::Nf},
                                                            {"q4_0", CodebookKind::Q4_0},
                                                            {"q8_0", CodebookKind::Q8_0},
                                                            {"fp8", CodebookKind::Fp8},
-                                                           {"turbo", CodebookKind::Turbo}}};
+                                                           {"turbo", CodebookKind::Turbo},
+                                                           {"vector", CodebookKind::Vector}}};
 inline constexpr Words<Axis, 4> kAxisWords = {{{"channel", Axis::Channel},
                                                {"token", Axis::Token},
                                                {"channel-group", Axis::ChannelGroup},

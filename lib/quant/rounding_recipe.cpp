@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/core/error.h>
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/recipe_traits.h>
@@ -47,7 +48,11 @@ std::optional<double> plain_decimal(std::string_view text) {
 
 int code_levels(const SideRecipe& side) { return side.levels != 0 ? side.levels : 1 << side.bits; }
 
-double code_bits(const SideRecipe& side) {
+double code_bits(const SideRecipe& side, int head_dim) {
+  if (side.codebook == CodebookKind::Vector && side.vector.method == VectorMethod::Product) {
+    KVQ_ASSERT(head_dim > 0);
+    return static_cast<double>(side.vector.subspaces * side.vector.bits) / head_dim;
+  }
   if (side.levels != 0) return layout::group_bits(side.levels) / 3.0;
   return side.bits + (side.half_bit ? 0.5 : 0.0);
 }
@@ -56,7 +61,7 @@ bool needs_blocks(const SideRecipe& side) { return side.rounding.uses_blocks() |
 
 bool needs_gradients(const SideRecipe& side) {
   const bool weighted = side.weights == FitWeights::Fisher || side.weights == FitWeights::FisherUnscaled;
-  return (weighted && side.codebook == CodebookKind::Nuq) ||
+  return (weighted && fits_with_weights(side)) ||
          (needs_blocks(side) && side.rounding.metric == Metric::Fisher);
 }
 
@@ -66,7 +71,7 @@ bool needs_metric(const SideRecipe& side) {
 
 void use_query_metric(SideRecipe& side) {
   if (needs_blocks(side)) side.rounding.metric = Metric::Query;
-  if (side.codebook == CodebookKind::Nuq && side.weights != FitWeights::None) side.weights = FitWeights::Query;
+  if (fits_with_weights(side) && side.weights != FitWeights::None) side.weights = FitWeights::Query;
   if (!needs_gradients(side)) side.rounding.clip = 1.0;
 }
 
@@ -129,7 +134,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
   if ((chooses_codes || side.rotation != Rotation::None) && (!is_streaming(side) || side.share == Share::Channels)) {
     return "feedback, icm, widths=, levels= and rotate= are for tokens that are coded one by one with thresholds of "
            "channels or one range per token, and codebooks per layer or head: no groups, rule=, zero=, share=N, "
-           "q4_0, q8_0, fp8 or turbo beside them";
+           "q4_0, q8_0, fp8, turbo or codecs of head vectors beside them";
   }
   if (rounding.icm < 0 || rounding.icm > kMostPasses)
     return fmt::format("icm={}; 0 to {} passes are possible", rounding.icm, kMostPasses);
@@ -143,7 +148,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "order= is the order of feedback and icm; there is neither";
   if (rounding.damp != RoundingRecipe{}.damp && !needs_blocks(side))
     return "damp= is for feedback, icm and widths=pair; there is none of them";
-  if (rounding.clip != 1.0 && has_own_format(side.codebook))
+  if (rounding.clip != 1.0 && has_own_format(side.codebook) && !fits_with_weights(side))
     return "clip= cuts gradients, but fixed formats fit nothing";
   if (rounding.clip != 1.0 && side.weights == FitWeights::None && !needs_blocks(side))
     return "clip= cuts gradients, but nothing here uses them (weights=none)";

@@ -50,8 +50,9 @@ struct RoundingRecipe {
 
 /// Levels of a code: 2^bits, or 3, 5, 10, 20.
 int code_levels(const SideRecipe& side);
-/// Nominal bits of a code; of three codes together for 3, 5, 10, 20 levels.
-double code_bits(const SideRecipe& side);
+/// Nominal bits of a value: of its code, of three codes together for 3, 5, 10, 20 levels. `head_dim` matters for pq
+/// only, which has so many bits for a head vector.
+double code_bits(const SideRecipe& side, int head_dim = 0);
 /// Whether H is needed.
 bool needs_blocks(const SideRecipe& side);
 /// Whether a fit needs gradients, or key_metric and value_metric of a calibration file. Codebooks that are not fitted
