@@ -24,10 +24,10 @@ struct CodecSample {
   std::vector<float> x, row_weights, channel_weights;
 };
 
-/// So many that a delta's anchors fall on the first row of each run.
+/// Whole blocks of a delta codec, where there are as many tokens: its anchors then fall on the first row of each run.
 std::int64_t run_length(const VectorRecipe& recipe, std::int64_t tokens) {
-  const std::int64_t unit = recipe.method == VectorMethod::Delta ? block_rows(recipe) : 1;
-  return std::min((kRunRows + unit - 1) / unit * unit, tokens);
+  const std::int64_t unit = recipe.method == VectorMethod::Delta ? std::min(block_rows(recipe), tokens) : 1;
+  return std::min((kRunRows + unit - 1) / unit, tokens / unit) * unit;
 }
 
 /// Evenly over sequences, heads and tokens; the first tokens that count are always among them.
