@@ -109,8 +109,9 @@ TEST_CASE("pq weighs errors by gradients, rows times channels, or by what needs 
     double all = 0;
     for (std::size_t at = 0; at < rows.size(); ++at) {
       const double square = static_cast<double>(gradients[at]) * static_cast<double>(gradients[at]);
-      of_rows[at / dim] += square, of_channels[at % dim] += square, all += square;
+      of_rows[at / dim] += square, of_channels[at % dim] += square;
     }
+    for (const double weight : of_rows) all += weight;
     std::vector<float> row_weights, channel_weights;
     for (const double weight : of_rows) row_weights.push_back(static_cast<float>(weight / all * of_rows.size()));
     for (const double weight : of_channels) channel_weights.push_back(static_cast<float>(weight / all * dim));
