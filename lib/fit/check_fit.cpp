@@ -40,7 +40,7 @@ void check_signs(const Recipe& recipe, Side side, const std::string& query_heads
   const bool weighted = (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled) &&
                         !has_own_format(part.codebook);
   const bool turned = part.post_rope || part.rotation != Rotation::None;
-  const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+  const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
   if (query_heads == "joint" || !(blocks || (weighted && turned))) return;
   fail(ErrorKind::Usage,
        fmt::format(
@@ -58,7 +58,7 @@ void check_presence(const Recipe& recipe, Side side, const CalibrationContents& 
   const SideRecipe& part = recipe.side(side);
   const char* const name = side == Side::Key ? "keys" : "values";
   if (!contents.gradients && needs_gradients(part)) {
-    const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+    const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
     const bool weighted = part.codebook == CodebookKind::Nuq &&
                           (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
     fail(ErrorKind::Usage,
