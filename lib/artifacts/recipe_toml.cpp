@@ -36,7 +36,7 @@ std::string rounding_to_toml(Side which, const SideRecipe& side) {
   }
   text += fmt::format("feedback = {}\n", rounding.feedback);
   text += fmt::format("icm = {}\n", rounding.icm);
-  if (rounding.metric != Metric::Fisher)
+  if (rounding.metric != RoundingMetric::Fisher)
     text += fmt::format("metric = \"{}\"\n", word_of(kMetricWords, rounding.metric));
   text += fmt::format("order = \"{}\"\n", word_of(kOrderWords, rounding.order));
   text += fmt::format("damp = {}\n", toml_float(rounding.damp));

@@ -40,7 +40,7 @@ void check_signs(const Recipe& recipe, Side side, const std::string& query_heads
   const bool weighted = (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled) &&
                         (!has_own_format(part.codebook) || fits_with_weights(part));
   const bool turned = part.post_rope || part.rotation != Rotation::None;
-  const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+  const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
   if (query_heads == "joint" || !(blocks || (weighted && turned))) return;
   fail(ErrorKind::Usage,
        fmt::format(
@@ -54,11 +54,11 @@ void check_signs(const Recipe& recipe, Side side, const std::string& query_heads
 }
 
 /// Gradients and metrics: which of them a file has depends on how it was made.
-void check_contents(const Recipe& recipe, Side side, const CalibrationHeader& header) {
+void check_presence(const Recipe& recipe, Side side, const CalibrationContents& contents) {
   const SideRecipe& part = recipe.side(side);
   const char* const name = side == Side::Key ? "keys" : "values";
-  if (!header.gradients && needs_gradients(part)) {
-    const bool blocks = needs_blocks(part) && part.rounding.metric == Metric::Fisher;
+  if (!contents.gradients && needs_gradients(part)) {
+    const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
     const bool weighted = fits_with_weights(part) &&
                           (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
     fail(ErrorKind::Usage,
@@ -72,7 +72,7 @@ void check_contents(const Recipe& recipe, Side side, const CalibrationHeader& he
                      : blocks           ? "metric=query"
                                         : "weights=query"));
   }
-  if (!header.metrics && needs_metric(part)) {
+  if (!contents.metrics && needs_metric(part)) {
     fail(ErrorKind::Usage,
          fmt::format("recipe {}: {} need '{}_metric' of every layer (metric=query, weights=query), which the "
                      "calibration does not have; make it anew with kvq-fisher --forward-only, or with --metrics",
@@ -105,8 +105,11 @@ void check_origin(const CalibrationReader& calibration, const ThresholdsFile& th
 
 }  // namespace
 
-void check_query_heads(const Recipe& recipe, const std::string& query_heads) {
-  for (const Side side : kSides) check_signs(recipe, side, query_heads);
+void check_contents(const Recipe& recipe, const CalibrationContents& contents) {
+  for (const Side side : kSides) {
+    check_presence(recipe, side, contents);
+    check_signs(recipe, side, contents.query_heads);
+  }
 }
 
 void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
@@ -123,11 +126,9 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
            fmt::format("recipe {}: {} sinks leave nothing of the calibration's sequences of {} tokens",
                        short_form(recipe), recipe.sinks, calibration.header().seqlen));
     }
-    for (Side side : kSides) {
-      check_contents(recipe, side, calibration.header());
-      check_signs(recipe, side, calibration.header().query_heads);
-      check_side(recipe, side, thresholds);
-    }
+    const CalibrationHeader& header = calibration.header();
+    check_contents(recipe, {header.query_heads, header.gradients, header.metrics});
+    for (const Side side : kSides) check_side(recipe, side, thresholds);
     const int head_dim = calibration.header().shape.head_dim;
     if (recipe.key.widths == Widths::Pair && head_vector_bits(recipe.key, head_dim) == 0) {
       fail(ErrorKind::Usage, fmt::format("recipe {}: {} bits for each of {} channels do not come to whole bits for "

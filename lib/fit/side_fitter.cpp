@@ -122,8 +122,8 @@ const NormalisedData& SideFitter::normalised(const SideQuantizer& quantizer, Fit
   return cached.data;
 }
 
-std::span<const double> SideFitter::blocks(Metric metric) {
-  if (metric == Metric::Query) return metric_;
+std::span<const double> SideFitter::blocks(RoundingMetric metric) {
+  if (metric == RoundingMetric::Query) return metric_;
   if (block_sinks_ != sample_.sinks) {
     blocks_ = gradient_blocks(sample_, gradients_, shape_.head_dim, threads_);
     block_sinks_ = sample_.sinks;

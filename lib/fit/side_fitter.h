@@ -49,7 +49,7 @@ class SideFitter {
   const NormalisedData& normalised(const SideQuantizer& quantizer, FitWeights weights);
   const NormalisedData& weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back);
   Codebook fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back);
-  std::span<const double> blocks(Metric metric);
+  std::span<const double> blocks(RoundingMetric metric);
   void fit_turbo(SideQuantizer& quantizer);
 
   int threads_;

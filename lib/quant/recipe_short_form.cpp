@@ -52,7 +52,7 @@ struct Parser {
   std::optional<int> sinks;
   int usual_sinks = Recipe{}.sinks;  ///< where the text does not say
   std::optional<RangeKind> range;
-  std::optional<Metric> metric;
+  std::optional<RoundingMetric> metric;
   bool preset = false;  ///< kvq2 and the like: metric= also says what codebooks are weighted by
   MethodWords method;
   EvictionWords eviction;
@@ -293,7 +293,7 @@ void Parser::apply_metric() {
       side.rounding.metric = *metric;
       taken = true;
     }
-    if (metric == Metric::Query && preset && !weighted && side.codebook == CodebookKind::Nuq)
+    if (metric == RoundingMetric::Query && preset && !weighted && side.codebook == CodebookKind::Nuq)
       side.weights = FitWeights::Query;
     if (needs_metric(side) && !needs_gradients(side) && !clipped) side.rounding.clip = 1.0;
   });

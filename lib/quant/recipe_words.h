@@ -39,7 +39,8 @@ inline constexpr Words<FitWeights, 4> kWeightWords = {{{"fisher", FitWeights::Fi
                                                        {"none", FitWeights::None}}};
 inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};
 inline constexpr Words<Widths, 2> kWidthsWords = {{{"flat", Widths::Flat}, {"pair", Widths::Pair}}};
-inline constexpr Words<Metric, 2> kMetricWords = {{{"fisher", Metric::Fisher}, {"query", Metric::Query}}};
+inline constexpr Words<RoundingMetric, 2> kMetricWords = {
+    {{"fisher", RoundingMetric::Fisher}, {"query", RoundingMetric::Query}}};
 inline constexpr Words<Rotation, 2> kRotationWords = {{{"none", Rotation::None}, {"hadamard", Rotation::Hadamard}}};
 inline constexpr Words<CodingOrder, 3> kOrderWords = {
     {{"energy", CodingOrder::Energy}, {"ascending", CodingOrder::Ascending}, {"natural", CodingOrder::Natural}}};

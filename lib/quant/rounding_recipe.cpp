@@ -62,15 +62,15 @@ bool needs_blocks(const SideRecipe& side) { return side.rounding.uses_blocks() |
 bool needs_gradients(const SideRecipe& side) {
   const bool weighted = side.weights == FitWeights::Fisher || side.weights == FitWeights::FisherUnscaled;
   return (weighted && fits_with_weights(side)) ||
-         (needs_blocks(side) && side.rounding.metric == Metric::Fisher);
+         (needs_blocks(side) && side.rounding.metric == RoundingMetric::Fisher);
 }
 
 bool needs_metric(const SideRecipe& side) {
-  return side.weights == FitWeights::Query || (needs_blocks(side) && side.rounding.metric == Metric::Query);
+  return side.weights == FitWeights::Query || (needs_blocks(side) && side.rounding.metric == RoundingMetric::Query);
 }
 
 void use_query_metric(SideRecipe& side) {
-  if (needs_blocks(side)) side.rounding.metric = Metric::Query;
+  if (needs_blocks(side)) side.rounding.metric = RoundingMetric::Query;
   if (fits_with_weights(side) && side.weights != FitWeights::None) side.weights = FitWeights::Query;
   if (!needs_gradients(side)) side.rounding.clip = 1.0;
 }
@@ -154,7 +154,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "clip= cuts gradients, but nothing here uses them (weights=none)";
   if (rounding.clip != 1.0 && needs_metric(side) && !needs_gradients(side))
     return "clip= cuts gradients, but nothing here uses them (metric=query, weights=query)";
-  if (rounding.metric != Metric::Fisher && !needs_blocks(side))
+  if (rounding.metric != RoundingMetric::Fisher && !needs_blocks(side))
     return "metric= is for feedback, icm and widths=pair; there is none of them (weights=query is for codebooks)";
   if (side.post_rope && needs_metric(side))
     return "metric=query and weights=query are for keys before RoPE: the metric is that of unrotated keys";
@@ -251,7 +251,7 @@ void append_rounding_words(std::vector<std::string>& words, const SideRecipe& si
   if (values.rotation != Rotation::None) words.push_back("rotate=" + word_of(kRotationWords, values.rotation));
   if (rounding.feedback) words.emplace_back("feedback");
   if (rounding.icm > 0) words.push_back(fmt::format("icm={}", rounding.icm));
-  if (rounding.metric != Metric::Fisher) words.push_back("metric=" + word_of(kMetricWords, rounding.metric));
+  if (rounding.metric != RoundingMetric::Fisher) words.push_back("metric=" + word_of(kMetricWords, rounding.metric));
   if (rounding.order != CodingOrder::Energy) words.push_back("order=" + word_of(kOrderWords, rounding.order));
   if (rounding.damp != RoundingRecipe{}.damp) words.push_back(fmt::format("damp={}%", format_percent(rounding.damp)));
   if (rounding.clip != 1.0) words.push_back("clip=" + decimal_text(rounding.clip));

@@ -20,7 +20,7 @@ enum class Widths {
   Pair,  ///< keys: each RoPE pair has its own, the same total for every head vector
 };
 /// What the matrix H of a head vector is made from.
-enum class Metric {
+enum class RoundingMetric {
   Fisher,  ///< E[g gᵀ], g the gradients of the loss
   Query,   ///< no gradients: keys by the queries that attend to them, values by the output projection
 };
@@ -42,7 +42,7 @@ struct RoundingRecipe {
   CodingOrder order = CodingOrder::Energy;
   double damp = 0.01;  ///< added to H's diagonal, in parts of its mean
   double clip = 1.0;   ///< quantile of the tokens' gradient energy at which gradients are cut; 1: none
-  Metric metric = Metric::Fisher;
+  RoundingMetric metric = RoundingMetric::Fisher;
   bool operator==(const RoundingRecipe&) const = default;
 
   bool uses_blocks() const { return feedback || icm > 0; }
