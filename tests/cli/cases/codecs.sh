@@ -58,14 +58,12 @@ with h5py.File(calib) as file:
     assert levels.shape == (8,) and (numpy.diff(levels) >= 0).all() and abs(levels).max() <= 1
     both = split(tables("delta2_anchor-16_abits-4", "00", "value")[0])[1]
     assert both.shape == (16 + 4,)  # anchors, then deltas
-    seqlen = file["tokens"].shape[1]
-    # pq: each centroid is the mean of the head vectors that are nearest to it, as far as Lloyd's iteration goes.
+    # All 6 · 64 head vectors are in the fit. pq: each centroid is the mean of the head vectors that are nearest to it, as far as Lloyd's iteration goes.
     for head, data in enumerate(tables("pq_m-4_bits-2_weights-none_sink-0", "01", "value")):
         exponent, numbers = split(data)
         assert exponent == 0 and (numbers[:8] == 1).all()
         books = numbers[8:].reshape(4, 4, 2)  # subspaces, centroids, channels
-        x = file["layers/01/value"][...].astype("f8")[:, head].reshape(-1, 4, 2)
-        x = x.reshape(-1, seqlen, 4, 2)[:, : seqlen // 64 * 64 or seqlen].reshape(-1, 4, 2)
+        x = (file["layers/01/value"][...].astype("f8") * file["layers/01/value"].attrs["scale"])[:, head].reshape(-1, 4, 2)
         for space in range(4):
             near = ((x[:, space, None] - books[space].astype("f8")) ** 2).sum(-1)
             code = near.argmin(1)
