@@ -39,7 +39,8 @@ std::string fits_as_text(const std::vector<Fitted>& fits) {
   Table table;
   table.header = {"recipe", "nominal bits", "bits at 2048", "bits at 32K", "key error", "value error", "file"};
   for (const Fitted& fit : fits) {
-    table.rows.push_back({short_form(fit.quantizer.recipe), fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe, fit.quantizer.shape.head_dim)),
+    table.rows.push_back({short_form(fit.quantizer.recipe),
+                          fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe, fit.quantizer.shape.head_dim)),
                           counted_text(fit.quantizer, kShort), counted_text(fit.quantizer, kLong),
                           error_text(fit.report.error[0]), error_text(fit.report.error[1]), fit.file.string()});
   }

@@ -59,8 +59,8 @@ void check_presence(const Recipe& recipe, Side side, const CalibrationContents& 
   const char* const name = side == Side::Key ? "keys" : "values";
   if (!contents.gradients && needs_gradients(part)) {
     const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
-    const bool weighted = fits_with_weights(part) &&
-                          (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
+    const bool weighted =
+        fits_with_weights(part) && (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
     fail(ErrorKind::Usage,
          fmt::format("recipe {}: {} need gradients ({}), but the calibration has none (kvq-fisher --forward-only); use "
                      "--metric query, which puts {} here, or calibrate with a backward pass",

@@ -117,8 +117,8 @@ void fit_vector_tables(SideQuantizer& quantizer, const TokenSample& sample, std:
     const CodecSample rows =
         gather(sample, roots, quantizer.head_dim, choose_runs(sample, codec * heads, heads, length), length);
     fell_back |= !roots.empty() && rows.row_weights.empty();
-    quantizer.vector_tables.push_back(
-        train_vector_tables(recipe.vector, quantizer.head_dim, {rows.x, rows.row_weights, rows.channel_weights, threads}));
+    quantizer.vector_tables.push_back(train_vector_tables(recipe.vector, quantizer.head_dim,
+                                                          {rows.x, rows.row_weights, rows.channel_weights, threads}));
   }
   if (has_varying_blocks(recipe.vector)) quantizer.block_bytes = mean_block_bytes(quantizer, sample, threads);
 }

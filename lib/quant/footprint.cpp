@@ -71,15 +71,14 @@ void add_expected_blocks(Footprint& sum, const SideQuantizer& side, const ExactW
   const std::int64_t rows = block_rows(codec), blocks = window.settled(tokens) / rows;
   const auto add = [&](std::int64_t rows_of_each, std::int64_t count) {
     if (rows_of_each == 0 || count <= 0) return;
-    const std::int64_t bytes = has_varying_blocks(codec) && side.block_bytes > 0
-                                   ? std::llround(side.block_bytes * static_cast<double>(rows_of_each) /
-                                                  static_cast<double>(rows))
-                                   : side.kv_heads * most_block_bytes(codec, side.head_dim, rows_of_each);
+    const std::int64_t bytes =
+        has_varying_blocks(codec) && side.block_bytes > 0
+            ? std::llround(side.block_bytes * static_cast<double>(rows_of_each) / static_cast<double>(rows))
+            : side.kv_heads * most_block_bytes(codec, side.head_dim, rows_of_each);
     add_blocks(sum, side, bytes, count);
   };
   const std::int64_t with_sinks = std::min(layout::div_up(window.sinks, rows), blocks);
-  for (std::int64_t block = 0; block < with_sinks; ++block)
-    add(rows - std::min(window.sinks - block * rows, rows), 1);
+  for (std::int64_t block = 0; block < with_sinks; ++block) add(rows - std::min(window.sinks - block * rows, rows), 1);
   add(rows, blocks - with_sinks);
   add_open_block(sum, side);
 }

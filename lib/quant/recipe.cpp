@@ -51,8 +51,8 @@ void validate_evicted(const Recipe& recipe) {
       contradiction(side_name(which),
                     "evict= drops single tokens, but on axis channel-group tokens are quantized, and kept, in groups");
     if (codes_blocks(side))
-      contradiction(side_name(which), fmt::format("evict= drops single tokens, but {} codes them in blocks",
-                                                  short_form(side.vector)));
+      contradiction(side_name(which),
+                    fmt::format("evict= drops single tokens, but {} codes them in blocks", short_form(side.vector)));
     if (exact_window(recipe, which).waits())
       contradiction(side_name(which),
                     "evict= needs tokens that are quantized as they come; recent= and flush= (kivi) "

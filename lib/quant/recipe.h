@@ -18,9 +18,9 @@ enum class CodebookKind {
   Int,  ///< uniform grid over the range
   Nf,   ///< NormalFloat: quantiles of a normal, scaled to [-1, 1] (QLoRA), for any number of bits
   Q4_0,
-  Q8_0,   ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
-  Fp8,    ///< e4m3, each value by itself
-  Turbo,  ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
+  Q8_0,    ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
+  Fp8,     ///< e4m3, each value by itself
+  Turbo,   ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
   Vector,  ///< head vectors by a codec of kvq/vector/vector_recipe.h: scalarB, deltaB, pq
 };
 enum class Axis {

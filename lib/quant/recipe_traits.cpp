@@ -28,14 +28,14 @@ void validate_own_format(const SideRecipe& side, Side which) {
   const SideRecipe usual = usual_side(which, side.codebook);
   const std::string kind = codebook_name(side);
   const bool fixed_bits = is_block_format(side.codebook);
-  const char* word = side.bits != usual.bits && fixed_bits                           ? "another number of bits"
-                     : side.axis != usual.axis                                       ? "another axis"
-                     : side.group != usual.group                                     ? "another group"
-                     : side.range != usual.range                                     ? "another range"
-                     : side.outliers != 0 || side.cap != 0                           ? "outliers"
-                     : side.rule != OutlierRule::Usual                               ? "a rule for outliers"
-                     : side.integer_zero                                             ? "a zero point"
-                                                                                     : nullptr;
+  const char* word = side.bits != usual.bits && fixed_bits ? "another number of bits"
+                     : side.axis != usual.axis             ? "another axis"
+                     : side.group != usual.group           ? "another group"
+                     : side.range != usual.range           ? "another range"
+                     : side.outliers != 0 || side.cap != 0 ? "outliers"
+                     : side.rule != OutlierRule::Usual     ? "a rule for outliers"
+                     : side.integer_zero                   ? "a zero point"
+                                                           : nullptr;
   if (word) contradiction(which, fmt::format("{} is a fixed format; it cannot have {}", kind, word));
 }
 

@@ -58,9 +58,8 @@ VectorBlocks::VectorBlocks(std::vector<std::shared_ptr<const VectorCodec>> codec
 }
 
 void VectorBlocks::append(std::span<float> x, std::int64_t first_position, int threads) {
-  parallel_for(static_cast<std::int64_t>(heads_.size()), threads, [&](std::int64_t kv_head) {
-    append_head(static_cast<int>(kv_head), x, first_position);
-  });
+  parallel_for(static_cast<std::int64_t>(heads_.size()), threads,
+               [&](std::int64_t kv_head) { append_head(static_cast<int>(kv_head), x, first_position); });
 }
 
 void VectorBlocks::append_head(int kv_head, std::span<float> x, std::int64_t first_position) {

@@ -63,9 +63,9 @@ TEST_CASE("Tables of codecs and sizes of blocks come back as they were written")
         CHECK((a.vector_tables == b.vector_tables));
         CHECK(a.exponent == 3);
         if (which == Side::Key)
-          CHECK(a.block_bytes == (recipe.find("entropy") != std::string::npos || recipe.find("abits") != std::string::npos
-                                      ? 812.25
-                                      : 0.0));
+          CHECK(a.block_bytes ==
+                (recipe.find("entropy") != std::string::npos || recipe.find("abits") != std::string::npos ? 812.25
+                                                                                                          : 0.0));
       }
     }
     CHECK(table_bytes(read.quantizer) == table_bytes(written.quantizer));
@@ -115,11 +115,13 @@ TEST_CASE("The long form of a codec holds all of its words and reads back") {
     CHECK(recipe_from_toml(recipe_to_toml(parse_recipe(recipe)), "test") == parse_recipe(recipe));
   }
   const std::string text = recipe_to_toml(parse_recipe("delta3:anchor=16"));
-  for (const char* line : {"codebook = \"vector\"", "codec = \"delta3:scale=norm,levels=fit,anchor=16,threshold=1,abits=3\"",
-                           "bits = 3", "range = \"none\"", "share = \"layer\""})
+  for (const char* line :
+       {"codebook = \"vector\"", "codec = \"delta3:scale=norm,levels=fit,anchor=16,threshold=1,abits=3\"", "bits = 3",
+        "range = \"none\"", "share = \"layer\""})
     CHECK_THAT(text, ContainsSubstring(line));
-  const std::string shortest = "[key]\ncodebook = \"vector\"\ncodec = \"pq:m=8\"\n[value]\ncodebook = \"vector\"\ncodec = "
-                               "\"delta2\"\nbits = 2\n";
+  const std::string shortest =
+      "[key]\ncodebook = \"vector\"\ncodec = \"pq:m=8\"\n[value]\ncodebook = \"vector\"\ncodec = "
+      "\"delta2\"\nbits = 2\n";
   CHECK(recipe_from_toml(shortest, "test") == parse_recipe("K=pq:m=8/V=delta2"));
   const auto said = [](const std::string& key) -> std::string {
     try {

@@ -135,14 +135,16 @@ const std::vector<std::string> kCodecRecipes = {"delta3:anchor=16,sink=3",
 
 TEST_CASE("Each query sees the blocks that a cache has decoded by then, and what waits as it is") {
   const Window window = in_half(random_window(31));
-  for (const std::string recipe : {"delta3:anchor=16,sink=3", "scalar4:entropy=rans,page=32", "pq:m=4,bits=5",
-                                   "scalar3:lowrank=2,page=32,sink=1", "K=delta2:anchor=32,sink=2/V=scalar3:lowrank=1,page=16"}) {
+  for (const std::string recipe :
+       {"delta3:anchor=16,sink=3", "scalar4:entropy=rans,page=32", "pq:m=4,bits=5", "scalar3:lowrank=2,page=32,sink=1",
+        "K=delta2:anchor=32,sink=2/V=scalar3:lowrank=1,page=16"}) {
     INFO(recipe);
     const auto quantizer = std::make_shared<const Quantizer>(codec_quantizer(recipe, kShape));
     SimulatedCache cache(quantizer, 2);
     const at::Tensor found = run(cache, window, {kTokens});
     const std::vector<float> queries = numbers(window.query);
-    for (const std::int64_t position : {std::int64_t{0}, std::int64_t{5}, std::int64_t{31}, std::int64_t{32}, kTokens - 1}) {
+    for (const std::int64_t position :
+         {std::int64_t{0}, std::int64_t{5}, std::int64_t{31}, std::int64_t{32}, kTokens - 1}) {
       const std::vector<float> keys =
           held(quantizer->layers[0].key, quantizer->recipe.sinks, numbers(window.key), position);
       const std::vector<float> values =
@@ -191,9 +193,9 @@ TEST_CASE("Codecs give the same cache whatever the portions, one token at a time
 
 TEST_CASE("Counted bytes are those of the blocks that are stored, page by page") {
   const Window window = random_window(51);
-  for (const std::string recipe : {"scalar4:entropy=rans,page=32", "scalar3:entropy=huffman,page=16,share=head,sink=2",
-                                   "delta2:anchor=16,abits=5,threshold=0.6,sink=3", "delta3:anchor=16",
-                                   "scalar3:lowrank=2,page=32"}) {
+  for (const std::string recipe :
+       {"scalar4:entropy=rans,page=32", "scalar3:entropy=huffman,page=16,share=head,sink=2",
+        "delta2:anchor=16,abits=5,threshold=0.6,sink=3", "delta3:anchor=16", "scalar3:lowrank=2,page=32"}) {
     INFO(recipe);
     const auto quantizer = std::make_shared<const Quantizer>(codec_quantizer(recipe, kShape));
     SimulatedCache cache(quantizer, 2);
@@ -220,7 +222,8 @@ TEST_CASE("Counted bytes are those of the blocks that are stored, page by page")
           std::vector<std::byte> encoded;
           codecs[static_cast<std::size_t>(head)]->encode(
               std::span<const float>(rows_of_head(x, kShape, head))
-                  .subspan(static_cast<std::size_t>(begin * kDim), static_cast<std::size_t>((first + rows - begin) * kDim)),
+                  .subspan(static_cast<std::size_t>(begin * kDim),
+                           static_cast<std::size_t>((first + rows - begin) * kDim)),
               encoded);
           bytes += static_cast<std::int64_t>(encoded.size());
         }
@@ -247,7 +250,7 @@ TEST_CASE("A head vector that a codec cannot hold is named with layer, side and 
     const auto quantizer = std::make_shared<const Quantizer>(codec_quantizer(recipe, kShape));
     SimulatedCache cache(quantizer, 2);
     INFO(recipe);
-    CHECK_THROWS_WITH(run(cache, window, {60, 40}), ContainsSubstring("layer 0") && ContainsSubstring("key") &&
-                                                        ContainsSubstring("token 70"));
+    CHECK_THROWS_WITH(run(cache, window, {60, 40}),
+                      ContainsSubstring("layer 0") && ContainsSubstring("key") && ContainsSubstring("token 70"));
   }
 }

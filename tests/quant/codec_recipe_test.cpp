@@ -190,9 +190,9 @@ TEST_CASE("A stream of tokens gives what decode() makes of its blocks, whatever 
       std::int64_t first = kSinks;
       for (const std::int64_t count : portions) {
         std::vector<std::uint32_t> outliers(static_cast<std::size_t>(count), 9);
-        simulator.round_trip(std::span(found).subspan(static_cast<std::size_t>(first) * 32,
-                                                      static_cast<std::size_t>(count) * 32),
-                             first, 2, outliers, blocks.get());
+        simulator.round_trip(
+            std::span(found).subspan(static_cast<std::size_t>(first) * 32, static_cast<std::size_t>(count) * 32), first,
+            2, outliers, blocks.get());
         CHECK(outliers == std::vector<std::uint32_t>(outliers.size(), 0));
         first += count;
       }

@@ -81,7 +81,8 @@ TEST_CASE("Sizes that follow from the recipe are those of encoded blocks, or the
     CHECK(block_rows(recipe) == codec->block_rows());
     const std::int64_t most = block_rows(recipe) == 1 ? 9 : block_rows(recipe);
     for (std::int64_t rows = 0; rows <= most; ++rows) {
-      const auto bytes = static_cast<std::int64_t>(encoded(*codec, rows_of(x, 0, static_cast<std::size_t>(rows))).size());
+      const auto bytes =
+          static_cast<std::int64_t>(encoded(*codec, rows_of(x, 0, static_cast<std::size_t>(rows))).size());
       if (has_varying_blocks(recipe)) {
         CHECK(bytes <= most_block_bytes(recipe, kDim, rows));
       } else {
