@@ -30,7 +30,7 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  Dtype dtype = Dtype::Fp32;  ///< of the model: bf16: attention_mass too, where there are no metrics
+  Dtype dtype = Dtype::Fp32;  ///< of the model, and of attention_mass where there are no metrics
   std::string bos;            ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
   bool gradients = true;               ///< false: no backward pass; the file has metrics then
