@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
     options.force = tool.common().force;
     options.recompute = parse_recompute(arguments.recompute);
     options.query_heads = parse_query_heads(arguments.query_heads);
+    options.dtype = parse_dtype(arguments.dtype);
     options.gradients = !arguments.forward_only;
     options.metrics = arguments.metrics;
     options.bos = inputs.prepend_bos ? "window" : "never";

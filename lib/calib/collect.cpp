@@ -99,9 +99,10 @@ class SequenceRun {
     writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
     writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
     writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
-    const bool metric = writer.layout().metric;
+    // The metric takes 1 - w of softmax weights, which scores rounded to bf16 do not leave right where w is nearly 1.
+    const bool metric = writer.layout().metric, bf16 = options_.dtype == Dtype::Bf16 && !metric;
     writer.write(layer.layer, Part::AttentionMass,
-                 attention_mass(layer.query, layer.key, rope_, metric ? &log_sums_ : nullptr).data());
+                 attention_mass(layer.query, layer.key, rope_, bf16, metric ? &log_sums_ : nullptr).data());
     if (!metric) return;
     const std::vector<std::int64_t> tokens = metric_tokens(sequence, layer.key.size(0));
     writer.write(layer.layer, Part::KeyMetric,

@@ -30,7 +30,8 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  std::string bos;  ///< resolved: "never" or "window"
+  Dtype dtype = Dtype::Fp32;  ///< of the model, and of attention_mass where there are no metrics
+  std::string bos;            ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
   bool gradients = true;               ///< false: no backward pass; the file has metrics then
   bool metrics = false;                ///< key_metric and value_metric beside gradients

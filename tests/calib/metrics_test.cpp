@@ -123,7 +123,7 @@ TEST_CASE("The metric of keys equals its definition, with grouped heads, few rot
       const at::Tensor query = at::randn({length, heads, 16}).mul(sharpness), key = at::randn({length, kv_heads, 16});
       RopeTable table(rope);
       std::vector<double> log_sums;
-      attention_mass(query, key, table, &log_sums);
+      attention_mass(query, key, table, false, &log_sums);
       const std::vector<std::int64_t> tokens = metric_tokens(1, length);
       // What is left out weighs less than 2^-16 of the largest, each.
       check_close(key_metric(query, key, rope, table, log_sums, tokens), brute_force(query, key, rope, tokens), 1e-3);
@@ -140,10 +140,10 @@ TEST_CASE("The metric of keys is the same with one thread and with three") {
   std::vector<double> log_sums, again;
   const std::vector<std::int64_t> tokens = metric_tokens(0, 300);
   set_compute_threads(1);
-  attention_mass(query, key, table, &log_sums);
+  attention_mass(query, key, table, false, &log_sums);
   const std::vector<double> one = key_metric(query, key, rope, table, log_sums, tokens);
   set_compute_threads(3);
-  attention_mass(query, key, table, &again);
+  attention_mass(query, key, table, false, &again);
   CHECK(again == log_sums);
   CHECK(key_metric(query, key, rope, table, log_sums, tokens) == one);
   set_compute_threads(1);
