@@ -181,7 +181,7 @@ void read_codec(const TomlTable& table, SideRecipe& side) {
   } catch (const Error& error) {
     table.refuse("codec", error.what());
   }
-  side.bits = side.vector.bits;
+  if (!table.number("bits")) side.bits = side.vector.bits;
   side.share = usual_share(side);
 }
 
@@ -191,7 +191,6 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
     table.refuse("codebook", fmt::format("is missing; known: {}", list_words(kCodebookWords)));
   read_word(table, "codebook", kCodebookWords, side.codebook);
   side = usual_side(which, side.codebook);
-  read_codec(table, side);
   read_bits(table, side);
   if (table.text("axis")) {
     read_word(table, "axis", kAxisWords, side.axis);
@@ -200,6 +199,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
       side.group = is_grouped(side.axis) ? kUsualGroup : 0;
     }
   }
+  read_codec(table, side);
   read_count(table, "group", side.group);
   read_word(table, "range", kRangeWords, side.range);
   read_word(table, "zero", kZeroWords, side.integer_zero);
