@@ -13,6 +13,7 @@ namespace kvq {
 /// `query [tokens, heads, head_dim]` and `key [tokens, kv_heads, head_dim]`, both before RoPE, fp32, positions from 0.
 /// Result `[tokens]`; its sum is tokens * heads. Blocks of queries, never [heads, tokens, tokens] in memory.
 /// The same result with any number of threads.
-std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope);
+std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope,
+                                  std::int64_t window = 0);
 
 }  // namespace kvq

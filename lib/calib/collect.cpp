@@ -45,7 +45,7 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
 class SequenceRun {
  public:
   SequenceRun(Model& model, const CollectOptions& options, RunContext& context)
-      : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
+      : model_(model), options_(options), context_(context), tables_(model.config().rope) {}
 
   void run(const Window& window, SequenceWriter writer, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
@@ -67,7 +67,10 @@ class SequenceRun {
                    gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
                    query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
-      writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
+      writer.write(
+          layer.layer, Part::AttentionMass,
+          attention_mass(layer.query, layer.key, tables_.of(layer.layer), model_.config().rope.window_of(layer.layer))
+              .data());
       journal += seconds_since(since);
       context_.progress.advance(1);
     };
@@ -84,7 +87,7 @@ class SequenceRun {
   Model& model_;
   const CollectOptions& options_;
   RunContext& context_;
-  RopeTable rope_;
+  RopeTables tables_;
 };
 
 }  // namespace
