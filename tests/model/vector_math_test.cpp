@@ -71,7 +71,8 @@ TEST_CASE("Vector loops agree with plain arithmetic at every length around their
         const double inner = std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), tanh = std::tanh(inner);
         const double slope = std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
         CHECK(sixth[at] == near(0.5 * x * (1.0 + tanh) * y));
-        CHECK(seventh[at] == near(z * y * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)));
+        // 1 - s loses digits where s is close to 1, and the slope of the inside is large there.
+        CHECK(seventh[at] == Approx(z * y * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)).margin(2e-5));
         CHECK(eighth[at] == near(z * 0.5 * x * (1.0 + tanh)));
       }
     }
