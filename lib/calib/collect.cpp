@@ -67,10 +67,10 @@ class SequenceRun {
                    gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
                    query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
-      writer.write(
-          layer.layer, Part::AttentionMass,
-          attention_mass(layer.query, layer.key, tables_.of(layer.layer), model_.config().rope.window_of(layer.layer))
-              .data());
+      writer.write(layer.layer, Part::AttentionMass,
+                   attention_mass(layer.query, layer.key, tables_.of(layer.layer), options_.dtype == Dtype::Bf16,
+                                  model_.config().rope.window_of(layer.layer))
+                       .data());
       journal += seconds_since(since);
       context_.progress.advance(1);
     };
