@@ -213,7 +213,7 @@ class Layer:
     def versions(self, side, x, seen, repeats):
         """Of `x`, `[batch, heads, tokens, head_dim]` from the cache: exact, coded, and where a query sees which."""
         exact, coded = x.chunk(2, dim=1) if x.shape[1] > side.heads else (x, x)
-        dropped = int(seen.max()) - x.shape[2]  # by the cache of a layer that sees a window
+        dropped = max(0, int(seen.max()) - x.shape[2])  # by the cache of a layer that sees a window
         if side.axis == "channel-group":
             if dropped:
                 raise ValueError("groups of tokens cannot be coded from a cache that has dropped some: use_cache=False")
