@@ -48,7 +48,7 @@ struct RopeTables {
   const std::uint32_t* key_angles = nullptr;   ///< cos and sin within a page, as the kernel's lanes read them
   const std::uint32_t* ratios = nullptr;       ///< second coefficients of slow pairs over the first ones
   const std::uint32_t* base_angles = nullptr;  ///< cos and sin of every page
-  std::int32_t fast_steps = 0;                 ///< the first 8 * so many pairs turn far within a page
+  std::int32_t fast_steps = 0;                 ///< the first 8 * so many pairs may turn far within a page
   std::int64_t tokens = 0;                     ///< positions covered
 };
 

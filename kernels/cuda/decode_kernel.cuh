@@ -25,10 +25,20 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
   const int value_book = params.value_books > 1 ? share.kv_head << value_bits : 0;
   fill_table<kBits>(shared, params.key_decoded + key_book, key_bits, 0, warp, plan.warps, lane);
   fill_table<kBits>(shared, params.value_decoded + value_book, value_bits, 1, warp, plan.warps, lane);
-  auto* angles = reinterpret_cast<uint4*>(shared + plan.angles);
-  const int threads = plan.threads();
-  for (int index = threadIdx.x; index < kDim / 16 * 32; index += threads) {
-    angles[index] = __ldg(reinterpret_cast<const uint4*>(params.key_angles) + index);
+  const int threads = plan.threads(), steps = kDim / 16, fast_steps = steps - steps / 2;
+  if (params.fast_steps <= fast_steps) {
+    // Warp 0 has enough to do.
+    for (int step = warp - 1; step < params.fast_steps; step += max(plan.warps - 1, 1)) {
+      if (step >= 0) head.prepare_fast_step(step);
+    }
+    if (plan.warps == 1 && warp == 0) {
+      for (int step = 0; step < params.fast_steps; ++step) head.prepare_fast_step(step);
+    }
+  } else {
+    auto* angles = reinterpret_cast<uint4*>(shared + plan.angles);
+    for (int index = threadIdx.x; index < steps * 32; index += threads) {
+      angles[index] = __ldg(reinterpret_cast<const uint4*>(params.key_angles) + index);
+    }
   }
   auto* ratios = reinterpret_cast<std::uint32_t*>(shared + plan.ratios);
   for (int index = threadIdx.x; index < kDim / 16 * 8; index += threads) ratios[index] = __ldg(params.ratios + index);

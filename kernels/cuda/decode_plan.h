@@ -29,8 +29,12 @@ inline constexpr int kOwnWeightStride = 144;
 /// Weights of a token, four of fp16, for its outliers; a gap after every 8 tokens keeps lanes out of each other's banks.
 constexpr int weight_cell(int token) { return 8 * (token + (token >> 3)); }
 inline constexpr int kWeightCellBytes = 8 * (layout::kPageTokens + layout::kPageTokens / 8);
-/// Entries of a list of outliers that a warp works on at once: 32 rows of 16 bytes, and 32 places of 2 bytes.
-inline constexpr int kEntryRowBytes = 32 * 16, kEntryPlaceBytes = 32 * 2;
+/// Entries of a list of outliers that a warp works on at once, kChunks of a lane: for 32 of them, rows of 16 bytes and
+/// places of 2 bytes.
+inline constexpr int kChunks = 3, kRowBytes = 32 * 16, kPlaceBytes = 32 * 2;
+
+/// What a step of fast pairs of keys is multiplied by.
+inline constexpr int kFastMapBytes = 3 * 32 * 16;
 
 /// Code widths with a kernel of their own, for keys and values of equal width; every other pair of widths takes the
 /// kernel for any width. All four for the common sizes of heads: every further kernel costs a quarter of a minute to
@@ -46,6 +50,7 @@ constexpr int table_rows(int bits) { return bits == 3 ? 64 : 256; }
 /// Where the parts of a list of outliers lie in a warp's memory; every part begins with up to 15 bytes that are not its
 /// own, as copies begin at multiples of 16.
 struct ListPlan {
+  int room = 0;     ///< entries for which a page has room
   int entries = 0;  ///< most that are copied; what is beyond is read from where it is
   int values = 0, channels = 0, tokens = 0;
 };
@@ -54,14 +59,13 @@ struct DecodePlan {
   int warps = 0;
   // Byte offsets in shared memory; the tables are at 0.
   int queries = 0;     ///< [step][4 queries][4] of 8 bytes
-  int angles = 0;      ///< [step][32] of 16 bytes
+  int angles = 0;      ///< [fast step][3][32] of 16 bytes; where all steps are fast [step][32]
   int ratios = 0;      ///< [step][2][4] fp16 pairs
   int ranges = 0;      ///< [step][4] of 16 bytes: key scales and zeros
   int key_rows = 0;    ///< [head_dim] of 16 bytes: what an outlier of a key is multiplied by, see key_outliers.cuh
   int key_turns = 0;   ///< [head_dim] of 8 bytes: turns per position and what code 0 stands for
   int units = 0;       ///< [4 queries] of 8 bytes: of scores, and of what outliers of keys add to them
-  int sink_share = 0;  ///< [4 queries][head_dim] fp32: what the exact first tokens give
-  int normals = 0;     ///< [warps + 1][4 queries] of 8 bytes: largest score and sum of weights
+  int normals = 0;     ///< [warps][4 queries] of 8 bytes: largest score and sum of weights
   int last = 0;        ///< whether this block is the last one of its head
   int barriers = 0;    ///< [warps][kBarriers]
   int warp_memory = 0, warp_bytes = 0;
@@ -75,13 +79,13 @@ struct DecodePlan {
   constexpr int threads() const { return warps * 32; }
 };
 
-/// Room for the outliers of a head that a page has on average, and for eight standard deviations more.
+/// Room for the outliers of a head that a page has on average, and for four standard deviations more.
 constexpr int list_entries(const layout::SideShape& side) {
   if (!side.has_outliers()) return 0;
   const std::int64_t mean = layout::div_up(side.page_entries(), side.kv_heads);
   std::int64_t root = 1;
   while (root * root < mean) ++root;
-  const std::int64_t entries = layout::div_up(mean + 8 * root, 32) * 32;
+  const std::int64_t entries = layout::div_up(mean + 4 * root, 32) * 32;
   return static_cast<int>(entries < 512 ? entries : 512);
 }
 
@@ -96,14 +100,14 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
     end += (bytes + 15) / 16 * 16;
   };
   place(plan.queries, steps * kBlockQueries * 4 * 8);
-  place(plan.angles, steps * 32 * 16);
+  const int fast_bytes = (steps - steps / 2) * kFastMapBytes, angle_bytes = steps * 32 * 16;
+  place(plan.angles, fast_bytes > angle_bytes ? fast_bytes : angle_bytes);
   place(plan.ratios, steps * 8 * 4);
   place(plan.ranges, steps * 4 * 16);
   place(plan.key_rows, key_outliers ? head_dim * 16 : 0);
   place(plan.key_turns, key_outliers ? head_dim * 8 : 0);
   place(plan.units, kBlockQueries * 8);
-  place(plan.sink_share, kBlockQueries * head_dim * 4);
-  place(plan.normals, (warps + 1) * kBlockQueries * 8);
+  place(plan.normals, warps * kBlockQueries * 8);
   place(plan.last, 16);
   place(plan.barriers, warps * 3 * 8);
   plan.warp_memory = end;
@@ -113,6 +117,7 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.base_angles, steps * 128);
   place(plan.value_ranges, static_cast<int>(layout::range_page_bytes()));
   const auto place_list = [&place](ListPlan& list, const layout::SideShape& side) {
+    list.room = static_cast<int>(side.page_entries());
     list.entries = list_entries(side);
     if (list.entries == 0) return;
     place(list.values, list.entries * layout::kHalfBytes + 16);
@@ -121,7 +126,7 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   };
   place_list(plan.key_list, page.key);
   place_list(plan.value_list, page.value);
-  const int entry_bytes = kEntryRowBytes + kEntryPlaceBytes, weight_bytes = kBlockQueries * kOwnWeightStride;
+  const int entry_bytes = kChunks * (kRowBytes + kPlaceBytes), weight_bytes = kBlockQueries * kOwnWeightStride;
   place(plan.scratch, entry_bytes > weight_bytes ? entry_bytes : weight_bytes);
   place(plan.weights, value_outliers ? kWeightCellBytes : 0);
   plan.warp_bytes = end;

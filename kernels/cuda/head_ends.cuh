@@ -76,19 +76,59 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
   }
 }
 
+/// Keys are (zero + scale * x, both of a pair) rotated by 8 g + r: a linear map of x, r = 0 and r = 1, and its constant.
+template <int kBits, int kDim>
+__device__ void HeadWarp<kBits, kDim>::prepare_fast_step(int step) {
+  const uint4 angle = __ldg(reinterpret_cast<const uint4*>(params_.key_angles) + step * 32 + lane_);
+  const float* zero = params_.key_zero + share_.kv_head * kDim;
+  const float* scale = params_.key_scale + share_.kv_head * kDim;
+  float zeros[2][2], scales[2][2];  // [which pair][which channel]
+#pragma unroll
+  for (int which = 0; which < 2; ++which) {
+    const int pair = 8 * step + t_ + 4 * which;
+    zeros[which][0] = __ldg(zero + pair), zeros[which][1] = __ldg(zero + pair + kPairs);
+    scales[which][0] = __ldg(scale + pair), scales[which][1] = __ldg(scale + pair + kPairs);
+    const float inverse = inverse_power(power_above(fmaxf(fabsf(zeros[which][0]) + fabsf(scales[which][0]),
+                                                          fabsf(zeros[which][1]) + fabsf(scales[which][1]))));
+    for (int channel = 0; channel < 2; ++channel) zeros[which][channel] *= inverse, scales[which][channel] *= inverse;
+  }
+  uint4 words[3];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const std::uint32_t cosine = r ? angle.z : angle.x, sine = r ? angle.w : angle.y;
+    const float c[2] = {low_float(cosine), high_float(cosine)}, s[2] = {low_float(sine), high_float(sine)};
+    words[r] = {pack_halves(scales[0][0] * c[0], scales[1][0] * c[1]),
+                pack_halves(-scales[0][1] * s[0], -scales[1][1] * s[1]),
+                pack_halves(scales[0][1] * c[0], scales[1][1] * c[1]),
+                pack_halves(scales[0][0] * s[0], scales[1][0] * s[1])};
+    const std::uint32_t first =
+        pack_halves(zeros[0][0] * c[0] - zeros[0][1] * s[0], zeros[1][0] * c[1] - zeros[1][1] * s[1]);
+    const std::uint32_t second =
+        pack_halves(zeros[0][1] * c[0] + zeros[0][0] * s[0], zeros[1][1] * c[1] + zeros[1][0] * s[1]);
+    if (r) {
+      words[2].z = first, words[2].w = second;
+    } else {
+      words[2].x = first, words[2].y = second;
+    }
+  }
+  auto* map = reinterpret_cast<uint4*>(shared_ + params_.plan.angles + step * kMapBytes) + lane_;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) map[32 * i] = words[i];
+}
+
+/// Before any page: what the warp's sums begin with.
 template <int kBits, int kDim>
 __device__ void HeadWarp<kBits, kDim>::attend_to_sinks() {
   const int count = min(params_.sinks, share_.length);
   const std::int64_t width = static_cast<std::int64_t>(params_.page.key.kv_heads) * kDim;
-  auto* shares = reinterpret_cast<float*>(shared_ + params_.plan.sink_share);
-  auto* normals = reinterpret_cast<float2*>(shared_ + params_.plan.normals) + params_.plan.warps * kBlockQueries;
+  auto* share = reinterpret_cast<float*>(memory_ + params_.plan.scratch);
 #pragma unroll 1
-  for (int query = 0; query < kBlockQueries; ++query) {
+  for (int query = 0; query < share_.queries; ++query) {
     float largest = -1e30f, total = 0.0f;
     const std::int64_t query_at = share_.query_row(params_, query) * kDim;
-    for (int channel = lane_; channel < kDim; channel += 32) shares[query * kDim + channel] = 0.0f;
+    for (int channel = lane_; channel < kDim; channel += 32) share[channel] = 0.0f;
 #pragma unroll 1
-    for (int sink = 0; sink < count && query < share_.queries; ++sink) {
+    for (int sink = 0; sink < count; ++sink) {
       const std::int64_t base = share_.sequence * params_.sink_stride + sink * width + share_.kv_head * kDim;
       float product = 0.0f;
       for (int pair = lane_; pair < kPairs; pair += 32) {
@@ -104,13 +144,22 @@ __device__ void HeadWarp<kBits, kDim>::attend_to_sinks() {
       const float score = product * params_.score_scale * params_.key_unit, higher = fmaxf(largest, score);
       const float fade = exp2_fast(largest - higher), weight = exp2_fast(score - higher);
       for (int channel = lane_; channel < kDim; channel += 32) {
-        float& sum = shares[query * kDim + channel];
-        sum = sum * fade + weight * half_bits_to_float(params_.sink_values[base + channel]);
+        share[channel] = share[channel] * fade + weight * half_bits_to_float(params_.sink_values[base + channel]);
       }
       total = total * fade + weight;
       largest = higher;
     }
-    if (lane_ == 0) normals[query] = make_float2(largest, total);
+    __syncwarp();
+    if (t_ == query) largest_ = largest, sum_ = g_ == 0 ? total : 0.0f;
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+      if ((2 * t_ & 3) + odd != query) continue;
+#pragma unroll
+      for (int tile = 0; tile < kSteps; ++tile) {
+        output_[tile][odd] = share[16 * tile + g_], output_[tile][2 + odd] = share[16 * tile + g_ + 8];
+      }
+    }
+    __syncwarp();
   }
 }
 
@@ -178,7 +227,6 @@ template <int kDim>
 __device__ void merge(const DecodeParams& params, const Share& share, char* shared) {
   const DecodePlan& plan = params.plan;
   const int threads = plan.threads(), splits = params.splits, split = static_cast<int>(blockIdx.x);
-  const bool sinks = params.sinks > 0 && split == 0;
   const auto write = [&](int query, int channel, float sum, float weight) {
     store_number(params.output, share.query_row(params, query) * kDim + channel, params.output_type,
                  weight > 0.0f ? sum * params.value_unit / weight : 0.0f);
@@ -187,10 +235,8 @@ __device__ void merge(const DecodeParams& params, const Share& share, char* shar
   const auto* normals = reinterpret_cast<const float2*>(shared + plan.normals);
   for (int item = threadIdx.x; item < share.queries * kDim; item += threads) {
     const int query = item / kDim, channel = item % kDim;
-    const float3 sum = add_shares(normals + query, plan.warps + (sinks ? 1 : 0), kBlockQueries, [&](int part) {
-      const char* from = part < plan.warps ? shared + plan.warp_memory + part * plan.warp_bytes
-                                           : shared + plan.sink_share;
-      return reinterpret_cast<const float*>(from)[item];
+    const float3 sum = add_shares(normals + query, plan.warps, kBlockQueries, [&](int warp) {
+      return reinterpret_cast<const float*>(shared + plan.warp_memory + warp * plan.warp_bytes)[item];
     });
     if (splits == 1) {
       write(query, channel, sum.z, sum.y);

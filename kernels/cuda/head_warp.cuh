@@ -27,6 +27,7 @@
 
 #include <kvq/kernels/cuda/code_lookup.cuh>
 #include <kvq/kernels/cuda/decode_shared.cuh>
+#include <kvq/kernels/cuda/outlier_list.cuh>
 #include <kvq/kernels/cuda/page_copies.cuh>
 
 namespace kvq::cuda {
@@ -61,9 +62,11 @@ class HeadWarp {
     copies_.begin();
   }
   __device__ void begin_lists() { copies_.begin_lists(); }
+  /// By one warp each: what add_fast_step() multiplies by.
+  __device__ void prepare_fast_step(int step);
   /// By one warp: tables of the head that all warps read.
   __device__ void prepare();
-  /// By one warp: what the exact first tokens give.
+  /// By one warp: the exact first tokens.
   __device__ void attend_to_sinks();
 
   /// After the block's barrier. Leaves the warp's share of the output in its memory.
@@ -74,6 +77,7 @@ class HeadWarp {
   static constexpr int kPairs = kDim / 2;
   static constexpr int kPairTiles = (kPairs + 15) / 16;  ///< of 16 pairs of neighbouring channels
   static constexpr int kFastSteps = kSteps - kSteps / 2;
+  static constexpr int kMapBytes = kFastMapBytes;
   using Lookup = CodeLookup<kBits>;
   /// Loops over steps and tiles unrolled, lookups one step ahead. Long loop bodies and large head_dim make code that
   /// does not fit the instruction cache (and nvcc 13.0's ptxas crashes on it).
@@ -122,10 +126,14 @@ class HeadWarp {
   }
   __device__ uint2 query_of(int step) const { return *reinterpret_cast<const uint2*>(query_lane_ + step * 128); }
 
+  __device__ void add_rotated(const StepKeys& keys, const char* base, int step, float (&sums)[kSubTiles][4]) const;
   __device__ void add_fast_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][4]) const;
+  __device__ void add_fast_step_in_parts(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][4]) const;
   __device__ void add_slow_step(StepKeys keys, const char* base, int step, float (&sums)[kSubTiles][2][4]) const;
   /// Scores of tokens 8 g + i.
   __device__ void score(float (&scores)[2 * kSubTiles]);
+  __device__ void load_entries(const OutlierReader& list, bool keys, int first, ChainPlace& chain,
+                               OutlierEntry (&entries)[kChunks]) const;
   __device__ void add_key_outliers(int page, float (&scores)[2 * kSubTiles]);
   __device__ void weigh(int page, float (&scores)[2 * kSubTiles]);
   __device__ void rescale(float highest, std::uint32_t largest_scale, std::uint32_t bound);
@@ -160,13 +168,42 @@ class HeadWarp {
 };
 
 template <int kBits, int kDim>
+__device__ __forceinline__ void HeadWarp<kBits, kDim>::add_rotated(const StepKeys& keys, const char* base, int step,
+                                                                    float (&sums)[kSubTiles][4]) const {
+  const uint4 turned = *reinterpret_cast<const uint4*>(base + step * 128);
+  const uint2 query = query_of(step);
+  const RotatedQuery lower = rotate_query(query, turned.x, turned.y), upper = rotate_query(query, turned.z, turned.w);
+#pragma unroll
+  for (int m = 0; m < kSubTiles; ++m) {
+    const RotatedQuery& rotated = m < 2 ? lower : upper;
+    multiply_add(sums[m], keys.first[2 * m], keys.first[2 * m + 1], keys.second[2 * m], keys.second[2 * m + 1],
+                 rotated.first, rotated.second);
+  }
+}
+
+/// Scale, zero and rotation of keys as one linear map of what their codes stand for.
+template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step(StepKeys keys, const char* base, int step,
                                                                       float (&sums)[kSubTiles][4]) const {
-  const uint4 turned = *reinterpret_cast<const uint4*>(base + step * 128);
+  const auto* map = reinterpret_cast<const uint4*>(angle_lane_ + step * kMapBytes);
+  const uint4 even = map[0], odd = map[32], zeros = map[64];
+#pragma unroll
+  for (int i = 0; i < 2 * kSubTiles; ++i) {
+    const uint4& of = i & 1 ? odd : even;
+    const __half2 a = as_half2(keys.first[i]), b = as_half2(keys.second[i]);
+    const __half2 first = as_half2(i & 1 ? zeros.z : zeros.x), second = as_half2(i & 1 ? zeros.w : zeros.y);
+    keys.first[i] = as_bits(__hfma2(a, as_half2(of.x), __hfma2(b, as_half2(of.y), first)));
+    keys.second[i] = as_bits(__hfma2(b, as_half2(of.z), __hfma2(a, as_half2(of.w), second)));
+  }
+  add_rotated(keys, base, step, sums);
+}
+
+/// The same where all steps are fast.
+template <int kBits, int kDim>
+__device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step_in_parts(StepKeys keys, const char* base, int step,
+                                                                               float (&sums)[kSubTiles][4]) const {
   const uint4 angle = *reinterpret_cast<const uint4*>(angle_lane_ + step * 512);
-  const uint2 query = query_of(step);
   denormalise(keys, step);
-  const RotatedQuery lower = rotate_query(query, turned.x, turned.y), upper = rotate_query(query, turned.z, turned.w);
 #pragma unroll
   for (int i = 0; i < 2 * kSubTiles; ++i) {
     const __half2 cosine = as_half2(i & 1 ? angle.z : angle.x), sine = as_half2(i & 1 ? angle.w : angle.y);
@@ -174,12 +211,7 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step(StepKeys ke
     keys.first[i] = as_bits(__hfma2(a, cosine, __hneg2(__hmul2(b, sine))));
     keys.second[i] = as_bits(__hfma2(b, cosine, __hmul2(a, sine)));
   }
-#pragma unroll
-  for (int m = 0; m < kSubTiles; ++m) {
-    const RotatedQuery& rotated = m < 2 ? lower : upper;
-    multiply_add(sums[m], keys.first[2 * m], keys.first[2 * m + 1], keys.second[2 * m], keys.second[2 * m + 1],
-                 rotated.first, rotated.second);
-  }
+  add_rotated(keys, base, step, sums);
 }
 
 template <int kBits, int kDim>
@@ -207,7 +239,7 @@ template <int kBits, int kDim>
 __device__ void HeadWarp<kBits, kDim>::score(float (&scores)[2 * kSubTiles]) {
   const char* base = memory_ + params_.plan.base_angles + (g_ & 1) * 64 + t_ * 16;
   float fast[kSubTiles][4] = {}, sums[kSubTiles][2][4] = {};
-  if (params_.fast_steps == kFastSteps) {
+  if (params_.fast_steps <= kFastSteps) {
     // In flight: the codes of the step after next, the lookups of the next, the arithmetic of this one.
     StepCodes codes = load_codes(0);
     StepKeys next;
@@ -222,7 +254,11 @@ __device__ void HeadWarp<kBits, kDim>::score(float (&scores)[2 * kSubTiles]) {
         next = look_up(codes);
         if (step + 2 < kSteps) codes = load_codes(step + 2);
       }
-      add_fast_step(now, base, step, fast);
+      if (step == kFastSteps - 1 && params_.fast_steps < kFastSteps) {
+        add_slow_step(now, base, step, sums);
+      } else {
+        add_fast_step(now, base, step, fast);
+      }
     }
 #pragma unroll(kPipelined ? kSteps - kFastSteps : 1)
     for (int step = kFastSteps; step < kSteps; ++step) {
@@ -235,7 +271,7 @@ __device__ void HeadWarp<kBits, kDim>::score(float (&scores)[2 * kSubTiles]) {
     }
   } else {
 #pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) add_fast_step(look_up(load_codes(step)), base, step, fast);
+    for (int step = 0; step < kSteps; ++step) add_fast_step_in_parts(look_up(load_codes(step)), base, step, fast);
   }
   __syncwarp();
   copies_.copy_keys();

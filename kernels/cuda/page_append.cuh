@@ -48,7 +48,7 @@ struct AppendMemory {
   int totals = 0, counts = 0, candidates = 0, boundaries = 0, bytes = 0;
   int values = 0, channels = 0, tokens = 0, order = 0;
   __host__ __device__ AppendMemory(const layout::SideShape& shape, int books)
-      : heads(shape.kv_heads), stage(shape.has_outliers() ? (shape.width() + 1023) / 1024 * 1024 : 0) {
+      : heads(shape.kv_heads), stage(shape.has_outliers() ? shape.width() + 1024 : 0) {
     int end = 0;
     const auto place = [&end](int& offset, int size) {
       offset = end;
@@ -98,11 +98,8 @@ class PageAppend {
  private:
   __device__ bool mine(int i) const { return first_channel_ + i < width_; }
   __device__ void load(std::int64_t row, float (&x)[kPerThread]) const {
-    const void* numbers = side_ ? a_.value : a_.key;
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      x[i] = mine(i) ? load_number(numbers, row * width_ + first_channel_ + i, static_cast<int>(a_.type)) : 0.0f;
-    }
+    load_numbers(side_ ? a_.value : a_.key, static_cast<int>(a_.type),
+                 [&](int i) { return row * width_ + min(first_channel_ + i, width_ - 1); }, x);
   }
   __device__ int code_of(int channel, float x_hat) const {
     const float* boundaries = boundaries_ + (tables_.books > 1 ? channel / shape_.head_dim * kMaxBoundaries : 0);
@@ -163,7 +160,7 @@ class PageAppend {
   __device__ void flush_codes(int end_slot);
   __device__ void append_key(const float (&x)[kPerThread], std::int64_t row, int slot);
   __device__ void append_value(const float (&x)[kPerThread], std::int64_t row, int slot);
-  __device__ void store_sink(int sequence, std::int64_t row, int position);
+  __device__ void store_sink(const float (&x)[kPerThread], int sequence, std::int64_t row, int position);
   __device__ void keep_largest_excess(const float (&x)[kPerThread], unsigned& marks, int cap);
   __device__ bool take_extremes(const float (&x)[kPerThread], unsigned& taken);
   template <bool kLargest>
@@ -220,9 +217,8 @@ __device__ void PageAppend<kPerThread>::flush_codes(int end_slot) {
 }
 
 template <int kPerThread>
-__device__ void PageAppend<kPerThread>::store_sink(int sequence, std::int64_t row, int position) {
-  float x[kPerThread];
-  load(row, x);
+__device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread], int sequence, std::int64_t row,
+                                                   int position) {
   const std::int64_t base = (static_cast<std::int64_t>(sequence) * a_.sinks + position) * width_ + first_channel_;
   const float to_stored = power_of_two(-tables_.exponent);
   std::uint16_t* sinks = side_ ? a_.sink_values : a_.sink_keys;
@@ -298,12 +294,14 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
   }
   __syncthreads();
 #pragma unroll 1
-  for (int position = begin; position < end; ++position) {
+  for (int position = begin;; ++position) {
+    // In one place of the code: it is long.
+    if (shape_.has_outliers() && (position == end || staged_ + width_ > stage_room_)) put_into_lists();
+    if (position == end) break;
     const int slot = position - page * layout::kPageTokens;
     const std::int64_t row = first + (position - length);
-    if (position > begin) load(row, x);
     if (position < a_.sinks) {
-      store_sink(sequence, row, position);
+      store_sink(x, sequence, row, position);
 #pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
         if (mine(i)) append_code(i, slot, 0);
@@ -313,9 +311,9 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
     } else {
       append_value(x, row, slot);
     }
+    if (position + 1 < end) load(row + 1, x);
   }
   flush_codes(end_slot);
-  if (shape_.has_outliers()) put_into_lists();
 }
 
 }  // namespace kvq::cuda

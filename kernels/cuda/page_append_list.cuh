@@ -3,11 +3,10 @@
 
 namespace kvq::cuda {
 
-/// Entries of a token's marked channels. `before`: marks of the threads before this one; `total`: of all.
+/// Entries of a token's marked channels; there is room. `before`: marks of the threads before this one; `total`: of all.
 template <int kPerThread>
-__device__ void PageAppend<kPerThread>::gather(const float (&x)[kPerThread], unsigned marks, int before, int total,
-                                               std::int64_t row, int slot) {
-  if (staged_ + total > stage_room_) put_into_lists();
+__device__ __forceinline__ void PageAppend<kPerThread>::gather(const float (&x)[kPerThread], unsigned marks, int before,
+                                                               int total, std::int64_t row, int slot) {
   const float to_stored = power_of_two(-tables_.exponent);
   int entry = staged_ + before;
 #pragma unroll
@@ -115,11 +114,11 @@ __device__ void PageAppend<kPerThread>::reserve(int before, int after) {
   __syncthreads();
 }
 
-/// Rewrites the lists from the first head's end on: eight places to a thread, from the back, as all that moves moves
-/// backwards. Eight places are an overflow block, too.
+/// Rewrites the lists from the first head's end on, from the back, as all that moves moves backwards: threads read what
+/// belongs to their places before any of these is written.
 template <int kPerThread>
-__device__ void PageAppend<kPerThread>::put_into_lists() {
-  constexpr int kGroup = layout::kOutlierBlockEntries;
+__device__ __forceinline__ void PageAppend<kPerThread>::put_into_lists() {
+  constexpr int kGroup = layout::kOutlierBlockEntries, kPlaces = 4;  // places of a thread
   if (staged_ == 0) return;
   sort_gathered();
   const int heads = shape_.kv_heads, head_dim = shape_.head_dim, threads = static_cast<int>(blockDim.x);
@@ -127,59 +126,66 @@ __device__ void PageAppend<kPerThread>::put_into_lists() {
   const auto room = static_cast<int>(shape_.page_entries());
   if (shape_.varying_outliers) reserve(old_total, total);
   const layout::OverflowBlock block = layout::overflow_block(shape_);
+  /// Of the eight entries from a multiple of eight on.
   struct Place {
     std::uint8_t *values, *channels, *tokens;
   };
-  /// Of the eight entries from 8 * group on.
-  const auto place_of = [&](int group) -> Place {
-    if (group * kGroup < room) {
-      return {page_ + parts_.outlier_values + group * (kGroup * layout::kHalfBytes),
-              page_ + parts_.outlier_channels + group * (kGroup * shape_.channel_bytes()),
-              page_ + parts_.outlier_tokens + layout::outlier_token_bytes(group * kGroup)};
+  const auto place_of = [&](int first) -> Place {
+    if (first < room) {
+      return {page_ + parts_.outlier_values + first * layout::kHalfBytes, page_ + parts_.outlier_channels + first,
+              page_ + parts_.outlier_tokens + layout::outlier_token_bytes(first)};
     }
-    std::uint8_t* data = block_of(group - room / kGroup);
+    std::uint8_t* data = block_of((first - room) / kGroup);
     return {data, data + block.channels, data + block.tokens};
   };
-  const int first_group = old_begin_[1] / kGroup;
-  for (int top = (total + kGroup - 1) / kGroup; top > first_group; top -= threads) {
-    const int group = max(top - threads, first_group) + thread_;
-    const bool active = group < top && (group * kGroup < room || group - room / kGroup < old_blocks_ + new_blocks_);
-    std::uint32_t entries[kGroup] = {};  // value, channel, token
-    int head = 0;
+  /// Entries that have a place.
+  const int old_end = min(old_total, room + old_blocks_ * kGroup);
+  const int new_end = min(total, room + (old_blocks_ + new_blocks_) * kGroup);
+  const int first_place = old_begin_[1] & ~(kGroup - 1);
+  for (int top = (total + 31) & ~31; top > first_place; top -= kPlaces * threads) {
+    const int bottom = max(top - kPlaces * threads, first_place);
+    std::uint32_t values[kPlaces], channels[kPlaces], low[kPlaces], high[kPlaces];
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const int at = group * kGroup + i;
-      if (!active || at >= total) continue;
+    for (int i = 0; i < kPlaces; ++i) {
+      const int at = bottom + i * threads + thread_;
+      values[i] = channels[i] = low[i] = high[i] = 0;
+      if (at >= top || at >= total) continue;
+      int head = 0;
       while (at >= old_begin_[head + 1] + new_begin_[head + 1]) ++head;
       const int rank = at - old_begin_[head] - new_begin_[head], old_own = old_count_[head];
       if (rank < old_own) {
         const int from = old_begin_[head] + rank, in_group = from % kGroup;
-        if (from >= room && from / kGroup - room / kGroup >= old_blocks_) continue;  // was dropped
-        const Place place = place_of(from / kGroup);
-        const int bit = layout::kOutlierTokenBits * in_group;
-        const unsigned low = place.tokens[bit >> 3], high = (bit & 7) > 2 ? place.tokens[(bit >> 3) + 1] : 0u;
-        entries[i] = reinterpret_cast<const std::uint16_t*>(place.values)[in_group] |
-                     static_cast<std::uint32_t>(place.channels[in_group]) << 16 |
-                     ((low | high << 8) >> (bit & 7) & 63u) << 24;
+        if (from >= old_end) continue;
+        const Place place = place_of(from - in_group);
+        const std::uint8_t* bytes = place.tokens + (layout::kOutlierTokenBits * in_group >> 3);
+        values[i] = reinterpret_cast<const std::uint16_t*>(place.values)[in_group];
+        channels[i] = place.channels[in_group];
+        low[i] = bytes[0];
+        if ((layout::kOutlierTokenBits * in_group & 7) > 2) high[i] = bytes[1];
+        high[i] |= static_cast<std::uint32_t>(layout::kOutlierTokenBits * in_group & 7) << 16;  // where it begins
       } else {
         const int from = stage_order_[new_begin_[head] + rank - old_own];
-        entries[i] = stage_values_[from] | static_cast<std::uint32_t>(stage_channels_[from] - head * head_dim) << 16 |
-                     static_cast<std::uint32_t>(stage_tokens_[from]) << 24;
+        values[i] = stage_values_[from];
+        channels[i] = stage_channels_[from] - static_cast<unsigned>(head * head_dim);
+        low[i] = stage_tokens_[from];
       }
     }
     __syncthreads();
-    if (active) {
-      const Place place = place_of(group);
-      std::uint64_t tokens = 0;
 #pragma unroll
-      for (int i = 0; i < kGroup; ++i) {
-        reinterpret_cast<std::uint16_t*>(place.values)[i] = static_cast<std::uint16_t>(entries[i]);
-        place.channels[i] = static_cast<std::uint8_t>(entries[i] >> 16);
-        tokens |= static_cast<std::uint64_t>(entries[i] >> 24) << (layout::kOutlierTokenBits * i);
+    for (int i = 0; i < kPlaces; ++i) {
+      const int at = bottom + i * threads + thread_, in_group = at % kGroup;
+      // Four tokens are three bytes; lanes of four belong together, as all begins at multiples of eight.
+      std::uint32_t four = ((low[i] | (high[i] & 0xffu) << 8) >> (high[i] >> 16) & 63u)
+                           << (layout::kOutlierTokenBits * (at & 3));
+      four |= __shfl_xor_sync(~0u, four, 1);
+      four |= __shfl_xor_sync(~0u, four, 2);
+      if (at >= top || at - (at & 3) >= new_end) continue;
+      const Place place = place_of(at - in_group);
+      if (at < new_end) {
+        reinterpret_cast<std::uint16_t*>(place.values)[in_group] = static_cast<std::uint16_t>(values[i]);
+        place.channels[in_group] = static_cast<std::uint8_t>(channels[i]);
       }
-      for (int i = 0; i < 3; ++i) {
-        reinterpret_cast<std::uint16_t*>(place.tokens)[i] = static_cast<std::uint16_t>(tokens >> (16 * i));
-      }
+      if ((at & 3) < 3) place.tokens[in_group / 4 * 3 + (at & 3)] = static_cast<std::uint8_t>(four >> (8 * (at & 3)));
     }
     __syncthreads();
   }

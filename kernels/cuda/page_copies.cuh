@@ -21,10 +21,14 @@ class PageCopies {
         barriers_(reinterpret_cast<std::uint64_t*>(shared + params.plan.barriers) + warp * kBarriers),
         lane_(lane),
         warps_(params.plan.warps),
-        page_(share.first_page + warp) {
+        page_(share.first_page + warp),
+        page_bytes_(static_cast<std::uint32_t>(params.page.bytes)),
+        key_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.key.bits))),
+        value_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.value.bits))),
+        key_offset_(static_cast<std::uint32_t>(params.page.key_parts.codes) + share.kv_head * key_bytes_),
+        value_offset_(static_cast<std::uint32_t>(params.page.value_parts.codes) + share.kv_head * value_bytes_) {
     // Parts that lane_ copies; see copy_lists().
     const bool keys = lane < 4;
-    const layout::SideShape& shape = keys ? params.page.key : params.page.value;
     const layout::SideParts& parts = keys ? params.page.key_parts : params.page.value_parts;
     const ListPlan& list = keys ? params.plan.key_list : params.plan.value_list;
     if (lane == 0) {
@@ -36,7 +40,7 @@ class PageCopies {
                                                   : parts.outlier_tokens);
       part_to_ = part == 0 ? list.values : part == 1 ? list.channels : list.tokens;
       part_bits_ = part == 0 ? 16 : part == 1 ? 8 : layout::kOutlierTokenBits;
-      part_most_ = list.entries, part_room_ = static_cast<int>(shape.page_entries());
+      part_most_ = list.entries, part_room_ = list.room;
     }
   }
 
@@ -72,25 +76,21 @@ class PageCopies {
 
   __device__ void copy_keys() const {
     if (!more()) return;
-    const auto bytes = static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params_.page.key.bits));
     constexpr int kAngleBytes = kDim / 16 * 128;
-    const std::uint8_t* page = page_address(next_);
     if (kBulkCopies && lane_ != 0) return;
-    copy_expect(barriers_ + kKeysFull, bytes + kAngleBytes, lane_);
-    warp_copy(memory_ + params_.plan.key_codes, page + params_.page.key_parts.codes + share_.kv_head * bytes, bytes,
-              barriers_ + kKeysFull, lane_);
+    copy_expect(barriers_ + kKeysFull, key_bytes_ + kAngleBytes, lane_);
+    warp_copy(memory_ + params_.plan.key_codes, page_address(next_) + key_offset_, key_bytes_, barriers_ + kKeysFull,
+              lane_);
     warp_copy(memory_ + params_.plan.base_angles,
-              reinterpret_cast<const char*>(params_.base_angles) + static_cast<std::int64_t>(page_) * kAngleBytes,
+              reinterpret_cast<const char*>(params_.base_angles) + static_cast<std::uint32_t>(page_) * std::uint64_t{kAngleBytes},
               kAngleBytes, barriers_ + kKeysFull, lane_);
     copy_commit(barriers_ + kKeysFull);
   }
   __device__ void copy_values() const {
     if (!more()) return;
-    const auto bytes = static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params_.page.value.bits));
     if (kBulkCopies && lane_ != 0) return;
-    copy_expect(barriers_ + kValuesFull, bytes, lane_);
-    warp_copy(memory_ + params_.plan.value_codes,
-              page_address(next_) + params_.page.value_parts.codes + share_.kv_head * bytes, bytes,
+    copy_expect(barriers_ + kValuesFull, value_bytes_, lane_);
+    warp_copy(memory_ + params_.plan.value_codes, page_address(next_) + value_offset_, value_bytes_,
               barriers_ + kValuesFull, lane_);
     copy_commit(barriers_ + kValuesFull);
   }
@@ -98,7 +98,7 @@ class PageCopies {
   /// Ranges and lists; sets the extents of the page's lists. The last thing to be copied of a page.
   __device__ void copy_lists() {
     if (!more()) return;
-    key_list_ = extent(counts_before_[0], count_[0]), value_list_ = extent(counts_before_[1], count_[1]);
+    key_list_ = extent(0), value_list_ = extent(1);
     list_page_ = next_;
     const std::uint8_t* page = page_address(next_);
     // Lane i has the i-th part: ranges, then values, channels and tokens of keys' outliers and of values'.
@@ -120,30 +120,39 @@ class PageCopies {
   __device__ std::uint32_t list_page() const { return list_page_; }
   __device__ char* memory() const { return memory_; }
   __device__ const std::uint8_t* page_address(std::uint32_t number) const {
-    return params_.pages + number * params_.page.bytes;
+    return params_.pages + static_cast<std::uint64_t>(number) * page_bytes_;
   }
 
  private:
   __device__ bool has_lists() const { return params_.page.key.has_outliers() || params_.page.value.has_outliers(); }
   __device__ std::uint32_t number_of(int page) const { return page < share_.end_page ? share_.block_table[page] : 0; }
 
-  /// Counts of the heads before the block's, over the lanes, and its own.
-  __device__ void ask_for_counts() {
+  /// Counts by head, one to a lane; of further heads only what adds up before the block's, and its own.
+  __device__ __forceinline__ void ask_for_counts() {
     const std::uint8_t* page = page_address(next_);
+    const int heads = params_.page.key.kv_heads;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
-      const layout::SideShape& shape = side ? params_.page.value : params_.page.key;
-      if (!shape.has_outliers()) continue;
+      if ((side ? params_.plan.value_list : params_.plan.key_list).entries == 0) continue;
       const auto* counts = reinterpret_cast<const std::uint16_t*>(
-          page + (side ? params_.page.value_parts : params_.page.key_parts).outlier_counts);
-      int before = lane_ < share_.kv_head ? __ldg(counts + lane_) : 0;
-      for (int head = lane_ + 32; head < share_.kv_head; head += 32) before += __ldg(counts + head);
-      counts_before_[side] = before;
-      count_[side] = __ldg(counts + share_.kv_head);
+          page + static_cast<std::uint32_t>((side ? params_.page.value_parts : params_.page.key_parts).outlier_counts));
+      counts_[side] = lane_ < heads ? __ldg(counts + lane_) : 0;
+      if (heads > 32) {
+        more_before_[side] = 0;
+        for (int head = lane_ + 32; head < share_.kv_head; head += 32) more_before_[side] += __ldg(counts + head);
+        if (share_.kv_head >= 32) own_[side] = __ldg(counts + share_.kv_head);
+      }
     }
   }
-  __device__ static ListExtent extent(int before, int count) {
-    return {static_cast<int>(__reduce_add_sync(~0u, static_cast<unsigned>(before))), count};
+  __device__ __forceinline__ ListExtent extent(int side) const {
+    const int heads = params_.page.key.kv_heads, head = share_.kv_head;
+    unsigned before = lane_ < head ? counts_[side] : 0;
+    int count = __shfl_sync(~0u, counts_[side], head & 31);
+    if (heads > 32) {
+      before += more_before_[side];
+      if (head >= 32) count = own_[side];
+    }
+    return {static_cast<int>(__reduce_add_sync(~0u, before)), count};
   }
 
   __device__ void copy_parts(const std::uint8_t* from, int to, std::uint32_t bytes) const {
@@ -168,8 +177,9 @@ class PageCopies {
   char* memory_;
   std::uint64_t* barriers_;
   int lane_, warps_, page_;
+  std::uint32_t page_bytes_, key_bytes_, value_bytes_, key_offset_, value_offset_;
   std::uint32_t next_ = 0, after_next_ = 0;  ///< where page() and the warp's page after it are
-  int counts_before_[2] = {}, count_[2] = {};
+  int counts_[2] = {}, more_before_[2] = {}, own_[2] = {};
   ListExtent key_list_, value_list_;
   std::uint32_t list_page_ = 0;
   int part_offset_ = 0, part_to_ = 0, part_bits_ = 0, part_most_ = 0, part_room_ = 0;

@@ -6,7 +6,7 @@ namespace kvq::cuda {
 namespace {
 
 template <int kPerThread>
-__global__ void __launch_bounds__(kMaxAppendWarps * 32) append_kernel(const __grid_constant__ QuantizeAppend arguments) {
+__global__ void __launch_bounds__(kPerThread < 8 ? 256 : kMaxAppendWarps * 32) append_kernel(const __grid_constant__ QuantizeAppend arguments) {
   extern __shared__ __align__(16) char shared[];
   PageAppend<kPerThread>(arguments, static_cast<int>(blockIdx.z), shared)
       .run(static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));

@@ -128,15 +128,16 @@ Status build_rope_tables(const double* inverse_frequencies, int head_dim, std::i
                          RopeTables& tables, Stream stream) {
   if (head_dim <= 0 || head_dim > 256 || head_dim % 16 != 0) return Status::UnsupportedHeadDim;
   Turns turns = {};
-  // The first half; or all of them, if one of the others turns too far for a cubic.
-  const int steps = head_dim / 16;
-  int fast_steps = steps - steps / 2;
+  const int steps = head_dim / 16, half = steps - steps / 2;
+  int too_fast = 0;  // steps up to the last pair that turns too far for a cubic
   for (int pair = 0; pair < head_dim / 2; ++pair) {
     const long double exact = inverse_frequencies[pair] / 6.283185307179586476925286766559005768L;
     const long double fraction = exact - std::floor(exact);
     turns.of_pair[pair] = static_cast<std::uint64_t>(std::min(fraction * 0x1p64L, 18446744073709551615.0L));
-    if (pair / 8 >= fast_steps && std::fabs(reach_of(turns.of_pair[pair])) > kLongestReach) fast_steps = steps;
+    if (std::fabs(reach_of(turns.of_pair[pair])) > kLongestReach) too_fast = pair / 8 + 1;
   }
+  // The first half, or one less; or all.
+  const int fast_steps = too_fast > half ? steps : too_fast == half ? half : half - 1;
   const std::int64_t pages = base_pages(tokens);
   auto* turns_out = static_cast<std::uint64_t*>(memory);
   // All parts are multiples of 16 bytes.

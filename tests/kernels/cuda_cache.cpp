@@ -152,8 +152,10 @@ RandomCache::RandomCache(const CacheRecipe& recipe) : recipe_(recipe) {
           key_entries.push_back({channel / recipe.head_dim, token, channel % recipe.head_dim,
                                  float_to_half(static_cast<float>(std::ldexp(x, -recipe.key_exponent)))});
         }
-        put(page + page_.value_parts.ranges + 4 * token, float_to_half(static_cast<float>(normal())));
-        put(page + page_.value_parts.ranges + 4 * token + 2, float_to_half(static_cast<float>(uniform(0.01, 2))));
+        const bool any_range = value.entries_per_token() < width;  // where all are outliers there is none
+        const double zero = any_range ? normal() : 0.0, scale = any_range ? uniform(0.01, 2) : 0.0;
+        put(page + page_.value_parts.ranges + 4 * token, float_to_half(static_cast<float>(zero)));
+        put(page + page_.value_parts.ranges + 4 * token + 2, float_to_half(static_cast<float>(scale)));
         if (value.entries_per_token() > 0) {
           std::vector<int> channels(static_cast<std::size_t>(width));
           std::iota(channels.begin(), channels.end(), 0);
