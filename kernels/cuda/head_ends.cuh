@@ -52,7 +52,7 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
     const float factor = unit[step] * to_query_unit;
     to[0] = __float2half_rn(first[step] * factor), to[2] = __float2half_rn(second[step] * factor);
   }
-  if (!params_.page.key.has_outliers()) return;
+  if (!(params_.plan.key_list.entries > 0)) return;
   // Of a channel: the queries there, then what they have in the pair's other channel, with the sign of the rotation.
   auto* rows = reinterpret_cast<__half*>(shared_ + params_.plan.key_rows);
   auto* turns = reinterpret_cast<uint2*>(shared_ + params_.plan.key_turns);
@@ -174,7 +174,7 @@ __device__ void HeadWarp<kBits, kDim>::write_share() {
   if (g_ == 0) {
     reinterpret_cast<float2*>(shared_ + params_.plan.normals)[warp_ * kBlockQueries + t_] = make_float2(largest_, sum_);
   }
-  const bool outliers = params_.page.value.has_outliers();
+  const bool outliers = (params_.plan.value_list.entries > 0);
   __syncwarp();
   if (outliers) {
     const float unit = inverse_power(extra_unit_);

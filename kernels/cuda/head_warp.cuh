@@ -52,15 +52,15 @@ class HeadWarp {
         ratio_lane_(shared + params.plan.ratios + ((g_ & 1) * 4 + t_) * 4),
         key_column_(CodeLookup<kBits>::column(lane)) {}
 
-  /// Copies are under way while tables are built.
-  __device__ void begin() {
+  __device__ void init_barriers() {
     if (lane_ == 0) {
       copies_.init_barriers();
       barrier_init_fence();
     }
     __syncwarp();
-    copies_.begin();
   }
+  /// Copies are under way from now on.
+  __device__ void begin() { copies_.begin(); }
   __device__ void begin_lists() { copies_.begin_lists(); }
   /// By one warp each: what add_fast_step() multiplies by.
   __device__ void prepare_fast_step(int step);
@@ -257,7 +257,11 @@ __device__ void HeadWarp<kBits, kDim>::score(float (&scores)[2 * kSubTiles]) {
       if (step == kFastSteps - 1 && params_.fast_steps < kFastSteps) {
         add_slow_step(now, base, step, sums);
       } else {
+#ifdef KVQ_NO_MAP
+        add_fast_step_in_parts(now, base, step, fast);
+#else
         add_fast_step(now, base, step, fast);
+#endif
       }
     }
 #pragma unroll(kPipelined ? kSteps - kFastSteps : 1)

@@ -230,17 +230,8 @@ __device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread],
 
 template <int kPerThread>
 __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
-  const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
-  const int page = length / layout::kPageTokens + page_of_call;
-  const int begin = max(length, page * layout::kPageTokens),
-            end = min(length + count, (page + 1) * layout::kPageTokens);
-  if (begin >= end) return;
-  const std::uint32_t page_number = a_.block_table[sequence * a_.block_table_stride + page];
-  const int first_slot = begin - page * layout::kPageTokens, end_slot = end - page * layout::kPageTokens;
-  const int threads = static_cast<int>(blockDim.x);
-  float x[kPerThread];
-  load(first + (begin - length), x);
-
+  // What belongs to the model, while the kernel before may still run.
+  const int threads = static_cast<int>(blockDim.x), inner = (1 << shape_.bits) - 1;
 #pragma unroll
   for (int i = 0; i < kPerThread && side_ == 0; ++i) {
     if (!mine(i)) continue;
@@ -249,10 +240,19 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
     zero_[i] = __fadd_rn(__fmul_rn(0.5f, lower_[i]), __fmul_rn(0.5f, upper_[i]));
     inverse_[i] = inverse_of(__fsub_rn(__fmul_rn(0.5f, upper_[i]), __fmul_rn(0.5f, lower_[i])));
   }
-  const int inner = (1 << shape_.bits) - 1;
   for (int i = thread_; i < tables_.books * inner; i += threads) {
     boundaries_[i / inner * kMaxBoundaries + i % inner] = tables_.boundaries[i];
   }
+  wait_for_kernel_before();
+  const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
+  const int page = length / layout::kPageTokens + page_of_call;
+  const int begin = max(length, page * layout::kPageTokens),
+            end = min(length + count, (page + 1) * layout::kPageTokens);
+  if (begin >= end) return;
+  const std::uint32_t page_number = a_.block_table[sequence * a_.block_table_stride + page];
+  const int first_slot = begin - page * layout::kPageTokens, end_slot = end - page * layout::kPageTokens;
+  float x[kPerThread];
+  load(first + (begin - length), x);
   page_ = a_.pages + page_number * a_.page.bytes;
   if (first_slot == 0) {
     // Both sides clear what is theirs and nothing else.
