@@ -130,6 +130,8 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
       text += fmt::format("{}{}\n", text.empty() ? "" : "\n", evaluation.subject.text);
     text += to_text(perplexity_table(evaluation.report));
   }
+  if (document.passkey) text += "\n" + to_text(passkey_table(document.passkey->results));
+  if (document.tasks) text += "\n" + to_text(task_table(document.tasks->report));
   if (!document.claims.empty()) text += "\n" + to_text(claims_table(document));
   print_result(text);
 }

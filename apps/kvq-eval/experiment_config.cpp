@@ -4,10 +4,12 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/config/toml_table.h>
 #include <kvq/core/error.h>
+#include <kvq/tasks/ruler.h>
 
 namespace kvq::apps {
 
@@ -19,10 +21,10 @@ std::string needed_text(const TomlTable& table, const std::string& key, const st
   return *value;
 }
 
-std::int64_t whole(const TomlTable& table, const std::string& key, std::int64_t otherwise, std::int64_t least) {
+std::int64_t whole(const TomlTable& table, const std::string& key, std::int64_t otherwise, std::int64_t least,
+                   std::int64_t most = std::int64_t{1} << 30) {
   const std::int64_t value = table.integer(key).value_or(otherwise);
-  if (value < least || value > (std::int64_t{1} << 30))
-    table.refuse(key, fmt::format("is {}; {} to {} are possible", value, least, 1 << 30));
+  if (value < least || value > most) table.refuse(key, fmt::format("is {}; {} to {} are possible", value, least, most));
   return value;
 }
 
@@ -84,6 +86,42 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
   }
   table.reject_unknown();
   return cell;
+}
+
+std::vector<RetrievalConfig> read_retrievals(const TomlTable& experiment) {
+  std::vector<RetrievalConfig> list;
+  for (const char* name : {"passkey", "ruler"}) {
+    const std::optional<TomlTable> table = experiment.table(name);
+    if (!table) continue;
+    RetrievalConfig retrieval;
+    if (name == std::string("ruler")) {
+      std::vector<std::string> known = ruler_names();
+      known.emplace_back("all");
+      retrieval.ruler = table->texts("tasks").value_or(std::vector<std::string>{"all"});
+      for (const std::string& word : retrieval.ruler) {
+        if (std::find(known.begin(), known.end(), word) == known.end())
+          table->refuse("tasks", fmt::format("holds '{}'; known: {}", word, fmt::join(known, ", ")));
+      }
+      if (std::set<std::string>(retrieval.ruler.begin(), retrieval.ruler.end()).size() < retrieval.ruler.size())
+        table->refuse("tasks", "names a kind twice");
+      retrieval.samples = whole(*table, "samples", retrieval.samples, 1, 10'000);
+    } else {
+      retrieval.depths = whole(*table, "depths", retrieval.depths, 1, 100);
+      retrieval.trials = whole(*table, "trials", retrieval.trials, 1, 1000);
+    }
+    retrieval.lengths = table->integers("lengths").value_or(retrieval.lengths);
+    for (const std::int64_t length : retrieval.lengths) {
+      if (length < 1 || length > 1 << 24)
+        table->refuse("lengths", fmt::format("holds {}; 1 to {} are possible", length, 1 << 24));
+    }
+    retrieval.seed = static_cast<std::uint64_t>(whole(*table, "seed", 0, 0));
+    retrieval.prompt = table->text("prompt").value_or(retrieval.prompt);
+    if (retrieval.prompt != "raw" && retrieval.prompt != "chat")
+      table->refuse("prompt", fmt::format("is '{}'; known: raw, chat", retrieval.prompt));
+    table->reject_unknown();
+    list.push_back(std::move(retrieval));
+  }
+  return list;
 }
 
 /// Names of all wholly quantized caches in the report.
@@ -163,6 +201,7 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
   if (config.cells.empty()) table.refuse("cell", "is missing: [[cell]] tables say what is judged");
   read_span(table, config);
+  config.retrievals = read_retrievals(table);
   for (const CalibrationConfig& calibration : config.calibrations) {
     if (calibration.query_heads == "joint") continue;
     for (const CellConfig& cell : config.cells) {

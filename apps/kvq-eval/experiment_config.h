@@ -35,6 +35,19 @@ struct CellConfig {
   }
 };
 
+/// What the caches are asked besides: a grid of hidden numbers, as kvq-eval passkey, or RULER's tasks, as kvq-eval
+/// tasks.
+struct RetrievalConfig {
+  std::vector<std::string> ruler;  ///< kinds of tasks; empty: the grid
+  std::vector<std::int64_t> lengths = {1024, 2048};
+  std::int64_t depths = 5, trials = 1;  ///< of the grid
+  std::int64_t samples = 10;            ///< tasks of each kind and length
+  std::uint64_t seed = 0;
+  std::string prompt = "raw";
+
+  bool is_grid() const { return ruler.empty(); }
+};
+
 struct ExperimentConfig {
   std::string title, question;
   std::int64_t seqlen = 2048, windows = 6;
@@ -42,6 +55,7 @@ struct ExperimentConfig {
   std::int64_t prompt = 0, judge_from = 0;
   std::vector<CalibrationConfig> calibrations;  ///< at least one
   std::vector<CellConfig> cells;
+  std::vector<RetrievalConfig> retrievals;  ///< each asked of all recipes that stand for a whole cache
   std::vector<Claim> claims;
 };
 

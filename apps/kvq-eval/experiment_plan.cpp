@@ -4,6 +4,7 @@
 #include <set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/error.h>
@@ -49,7 +50,46 @@ PlannedCalibration plan_calibration(const CalibrationConfig& config, const Exper
   return calibration;
 }
 
+std::vector<PlannedRetrieval> plan_retrievals(const ExperimentConfig& config, const ExperimentInputs& inputs,
+                                              const ExperimentPlan& plan, const std::filesystem::path& folder) {
+  std::vector<PlannedRetrieval> list;
+  std::set<std::filesystem::path> known;
+  for (std::size_t question = 0; question < config.retrievals.size(); ++question) {
+    const std::string asked = fmt::format("{}", fmt::join(retrieval_arguments(config.retrievals[question]), "\n"));
+    for (const CellConfig& cell : config.cells) {
+      if (!cell.only_layers.empty() || !cell.only_side.empty()) continue;
+      for (std::size_t index = 0; index < plan.calibrations.size(); ++index) {
+        const PlannedCalibration& calibration = plan.calibrations[index];
+        if (!cell.uses(calibration.config.name)) continue;
+        for (const Recipe& recipe : cell.recipes) {
+          PlannedRetrieval planned{question, recipe, index, {}, {}};
+          if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
+          planned.result = folder / "cells" /
+                           (key_of(fmt::format("retrieval\ncalibration {}\n{}\ncache {}\n{}\n", calibration.key,
+                                               recipe_to_toml(recipe), inputs.cache, asked)) +
+                            ".json");
+          if (known.insert(planned.result).second) list.push_back(std::move(planned));
+        }
+      }
+    }
+  }
+  return list;
+}
+
 }  // namespace
+
+std::vector<std::string> retrieval_arguments(const RetrievalConfig& config) {
+  std::vector<std::string> arguments;
+  if (config.is_grid()) {
+    arguments = {"passkey", "--depths", std::to_string(config.depths), "--trials", std::to_string(config.trials)};
+  } else {
+    arguments = {"tasks", "--ruler", fmt::format("{}", fmt::join(config.ruler, ",")), "--samples",
+                 std::to_string(config.samples)};
+  }
+  arguments.insert(arguments.end(), {"--lengths", fmt::format("{}", fmt::join(config.lengths, ",")), "--seed",
+                                     std::to_string(config.seed), "--prompt", config.prompt});
+  return arguments;
+}
 
 std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration) {
   return folder / "calibrations" / (calibration.key + ".h5");
@@ -108,6 +148,7 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
       }
     }
   }
+  plan.retrievals = plan_retrievals(config, inputs, plan, folder);
   return plan;
 }
 

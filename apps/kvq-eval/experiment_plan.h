@@ -6,8 +6,8 @@
 //   calibrations/KEY.h5        kvq-fisher        model, texts, samples, seed
 //   quantizers/KEY/SLUG.h5     kvq-fit           the calibration and the recipe
 //   calibrations/KEY-weights.h5, weights/KEY/SLUG.h5     the same for quantized weights
-//   cells/KEY.json             kvq-eval          the quantizer, the weights, the judged text, windows, parts, kind of
-//   cache
+//   cells/KEY.json             kvq-eval          the quantizer, the weights, the judged text or the questions, windows,
+//   parts, kind of cache
 
 #include <filesystem>
 #include <optional>
@@ -46,14 +46,26 @@ struct PlannedCell {
   std::filesystem::path quantizer, weights_file, result;  ///< empty: none
 };
 
+/// One cache and what it is asked.
+struct PlannedRetrieval {
+  std::size_t question = 0;  ///< index in the configuration's retrievals
+  Recipe recipe;
+  std::size_t calibration = 0;
+  std::filesystem::path quantizer, result;  ///< quantizer empty: none
+};
+
 struct ExperimentPlan {
   std::vector<PlannedCalibration> calibrations;
   std::vector<PlannedCell> cells;  ///< in the order of the configuration, each once
+  std::vector<PlannedRetrieval> retrievals;
 };
 
 /// Throws Usage for a label that no text has, and for two calibrations that are the same.
 ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentInputs& inputs,
                                const std::filesystem::path& folder);
+
+/// The command that asks, its name first, without model, caches and output.
+std::vector<std::string> retrieval_arguments(const RetrievalConfig& config);
 
 std::filesystem::path calibration_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);
 std::filesystem::path weight_fisher_file(const std::filesystem::path& folder, const PlannedCalibration& calibration);

@@ -124,6 +124,29 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
   fs::remove_all(batch.folder);
 }
 
+/// The rows of one cache, and of the unquantized one. Rows are `PasskeyResult` or `TaskResult`.
+template <typename Row>
+void keep_rows(std::vector<Row>& rows, const PlannedRetrieval& planned) {
+  const std::string sha256 =
+      planned.quantizer.empty() ? sha256_of(recipe_to_toml(planned.recipe)) : sha256_of_file(planned.quantizer);
+  std::erase_if(rows, [&](const Row& row) { return row.name != "none" && row.sha256 != sha256; });
+  KVQ_ASSERT(rows.size() == 2);
+  rows.back().name = short_form(planned.recipe);
+}
+
+void split(const RetrievalBatch& batch) {
+  const ReportDocument report = read_kept(batch.folder / "report.json");
+  for (const PlannedRetrieval* planned : batch.caches) {
+    ReportDocument part;
+    part.passkey = report.passkey;
+    part.tasks = report.tasks;
+    if (part.passkey) keep_rows(part.passkey->results, *planned);
+    if (part.tasks) keep_rows(part.tasks->report.results, *planned);
+    write_file_atomically(planned->result, document_json(part), true);
+  }
+  fs::remove_all(batch.folder);
+}
+
 /// Names that tell cells apart in one table: with the calibration, where there are several.
 void label(const ExperimentRun& run, const PlannedCell& cell, ReportDocument& part) {
   Evaluation& evaluation = part.evaluations.front();
@@ -138,12 +161,21 @@ void label(const ExperimentRun& run, const PlannedCell& cell, ReportDocument& pa
   }
 }
 
+void label(const ExperimentRun& run, const PlannedRetrieval& planned, ReportDocument& part) {
+  if (run.plan.calibrations.size() < 2) return;
+  const std::string behind = fmt::format(" ({})", run.plan.calibrations[planned.calibration].config.name);
+  if (part.passkey) part.passkey->results.back().name += behind;
+  if (part.tasks) part.tasks->report.results.back().name += behind;
+}
+
 }  // namespace
 
 Remaining remaining_steps(const ExperimentRun& run) {
   Remaining remaining;
-  remaining.cells = run.plan.cells.size();
+  remaining.cells = run.plan.cells.size() + run.plan.retrievals.size();
   for (const PlannedCell& cell : run.plan.cells) remaining.finished_cells += fs::exists(cell.result) ? 1 : 0;
+  for (const PlannedRetrieval& planned : run.plan.retrievals)
+    remaining.finished_cells += fs::exists(planned.result) ? 1 : 0;
   std::set<fs::path> planned;
   const auto add = [&](const fs::path& output, const ToolCommand& command) {
     if (!fs::exists(output) && planned.insert(output).second) remaining.commands.push_back(command.text());
@@ -159,6 +191,8 @@ Remaining remaining_steps(const ExperimentRun& run) {
     remaining.commands.push_back(weights_command(run, group).text());
   }
   for (const EvalBatch& batch : eval_batches(run)) remaining.commands.push_back(eval_command(run, batch).text());
+  for (const RetrievalBatch& batch : retrieval_batches(run))
+    remaining.commands.push_back(retrieval_command(run, batch).text());
   return remaining;
 }
 
@@ -177,11 +211,20 @@ ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
     if (!fs::exists(batch.folder / "report.json")) run_tool(run, eval_command(run, batch), context);
     split(run, batch);
   }
+  for (const RetrievalBatch& batch : retrieval_batches(run)) {
+    if (!fs::exists(batch.folder / "report.json")) run_tool(run, retrieval_command(run, batch), context);
+    split(batch);
+  }
   std::vector<NamedReport> parts;
   for (const PlannedCell& cell : run.plan.cells) {
     ReportDocument part = read_kept(cell.result);
     label(run, cell, part);
     parts.push_back({cell.result.string(), std::move(part)});
+  }
+  for (const PlannedRetrieval& planned : run.plan.retrievals) {
+    ReportDocument part = read_kept(planned.result);
+    label(run, planned, part);
+    parts.push_back({planned.result.string(), std::move(part)});
   }
   ReportDocument document = merge_reports(parts, false, context.log);
   document.title = run.config.title;

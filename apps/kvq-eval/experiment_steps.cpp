@@ -20,6 +20,20 @@ namespace {
 /// Caches of one pass over the text: each costs memory, and a killed run begins its window again.
 constexpr std::size_t kCachesAtOnce = 8;
 
+/// What some result that is not there needs and lacks, each once: recipe and calibration.
+std::vector<std::pair<const Recipe*, std::size_t>> missing_quantizers(const ExperimentRun& run) {
+  std::vector<std::pair<const Recipe*, std::size_t>> list;
+  std::set<fs::path> known;
+  const auto add = [&](const auto& planned) {
+    if (!planned.quantizer.empty() && !fs::exists(planned.result) && !fs::exists(planned.quantizer) &&
+        known.insert(planned.quantizer).second)
+      list.emplace_back(&planned.recipe, planned.calibration);
+  };
+  for (const PlannedCell& cell : run.plan.cells) add(cell);
+  for (const PlannedRetrieval& retrieval : run.plan.retrievals) add(retrieval);
+  return list;
+}
+
 }  // namespace
 
 std::string ToolCommand::text() const {
@@ -93,21 +107,17 @@ ToolCommand weights_command(const ExperimentRun& run, const WeightsGroup& group)
 
 std::vector<FitGroup> fit_groups(const ExperimentRun& run) {
   std::map<std::tuple<std::size_t, bool, int, double>, FitGroup> groups;
-  std::set<fs::path> known;
-  for (const PlannedCell& cell : run.plan.cells) {
-    if (cell.quantizer.empty() || fs::exists(cell.result) || fs::exists(cell.quantizer) ||
-        !known.insert(cell.quantizer).second)
-      continue;
-    const bool needs = needs_thresholds_file(cell.recipe.key) || needs_thresholds_file(cell.recipe.value);
-    const int sinks = needs ? cell.recipe.sinks : 0;
-    const double cap = needs ? cell.recipe.key.cap : 0;
-    FitGroup& group = groups[{cell.calibration, needs, sinks, cap}];
-    group.calibration = cell.calibration;
+  for (const auto& [recipe, calibration] : missing_quantizers(run)) {
+    const bool needs = needs_thresholds_file(recipe->key) || needs_thresholds_file(recipe->value);
+    const int sinks = needs ? recipe->sinks : 0;
+    const double cap = needs ? recipe->key.cap : 0;
+    FitGroup& group = groups[{calibration, needs, sinks, cap}];
+    group.calibration = calibration;
     group.sinks = sinks;
     group.cap = cap;
-    group.recipes.push_back(cell.recipe);
+    group.recipes.push_back(*recipe);
     for (const Side side : kSides) {
-      if (needs_thresholds_file(cell.recipe.side(side))) group.fractions.insert(cell.recipe.side(side).outliers);
+      if (needs_thresholds_file(recipe->side(side))) group.fractions.insert(recipe->side(side).outliers);
     }
   }
   std::vector<FitGroup> list;
@@ -172,6 +182,41 @@ std::vector<EvalBatch> eval_batches(const ExperimentRun& run) {
     batch.folder = run.folder / "runs" / sha256_of(identity).substr(0, 20);
   }
   return batches;
+}
+
+std::vector<RetrievalBatch> retrieval_batches(const ExperimentRun& run) {
+  std::vector<RetrievalBatch> batches;
+  for (std::size_t question = 0; question < run.config.retrievals.size(); ++question) {
+    bool full = true;
+    for (const PlannedRetrieval& planned : run.plan.retrievals) {
+      if (planned.question != question || fs::exists(planned.result)) continue;
+      if (full) batches.emplace_back();
+      batches.back().caches.push_back(&planned);
+      full = batches.back().caches.size() == kCachesAtOnce;
+    }
+  }
+  for (RetrievalBatch& batch : batches) {
+    std::string identity;
+    for (const PlannedRetrieval* planned : batch.caches) identity += planned->result.filename().string() + "\n";
+    batch.folder = run.folder / "runs" / sha256_of(identity).substr(0, 20);
+  }
+  return batches;
+}
+
+ToolCommand retrieval_command(const ExperimentRun& run, const RetrievalBatch& batch) {
+  ToolCommand command{"kvq-eval", retrieval_arguments(run.config.retrievals[batch.caches.front()->question])};
+  auto& arguments = command.arguments;
+  arguments.insert(arguments.end(), {"--model", run.inputs.model.string(), "--dtype", run.inputs.dtype, "--bos",
+                                     run.inputs.bos, "--cache", run.inputs.cache});
+  for (const PlannedRetrieval* planned : batch.caches) {
+    if (planned->quantizer.empty()) {
+      arguments.insert(arguments.end(), {"--recipe", short_form(planned->recipe)});
+    } else {
+      arguments.insert(arguments.end(), {"--quantizer", planned->quantizer.string()});
+    }
+  }
+  arguments.insert(arguments.end(), {"-o", batch.folder.string()});
+  return command;
 }
 
 ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {

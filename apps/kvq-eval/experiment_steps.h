@@ -52,6 +52,12 @@ struct EvalBatch {
   bool has_cache_of(const PlannedCell& cell) const;
 };
 
+/// Caches that are asked the same in one run.
+struct RetrievalBatch {
+  std::vector<const PlannedRetrieval*> caches;
+  std::filesystem::path folder;  ///< of the run's own report
+};
+
 ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& calibration, bool weights = false);
 
 std::vector<WeightsGroup> weights_groups(const ExperimentRun& run);
@@ -62,6 +68,8 @@ ToolCommand threshold_command(const ExperimentRun& run, const FitGroup& group);
 ToolCommand fit_command(const ExperimentRun& run, const FitGroup& group);
 
 std::vector<EvalBatch> eval_batches(const ExperimentRun& run);
+std::vector<RetrievalBatch> retrieval_batches(const ExperimentRun& run);
+ToolCommand retrieval_command(const ExperimentRun& run, const RetrievalBatch& batch);
 ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch);
 
 }  // namespace kvq::apps

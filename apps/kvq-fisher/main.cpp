@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
     options.force = tool.common().force;
     options.recompute = parse_recompute(arguments.recompute);
     options.query_heads = parse_query_heads(arguments.query_heads);
+    options.dtype = parse_dtype(arguments.dtype);
     options.bos = inputs.prepend_bos ? "window" : "never";
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};

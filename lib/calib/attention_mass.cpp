@@ -12,6 +12,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <kvq/model/linear.h>
 #include <kvq/model/vector_math.h>
 
 namespace kvq {
@@ -30,7 +31,12 @@ void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::
   const std::int64_t keys = first + count, rows = count * group;
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
   at::Tensor product = at::from_blob(scores.data(), {rows, keys}, options);
-  at::mm_out(product, query.narrow(0, first * group, rows), keys_transposed.narrow(1, 0, keys));
+  const at::Tensor rows_of_query = query.narrow(0, first * group, rows), seen = keys_transposed.narrow(1, 0, keys);
+  if (query.scalar_type() == at::kFloat) {
+    at::mm_out(product, rows_of_query, seen);
+  } else {
+    product.copy_(at::mm(rows_of_query, seen));
+  }
   at::Tensor share = at::empty({1, rows}, options), sum = at::empty({1, keys}, options);
   float* shares = share.mutable_data_ptr<float>();
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -46,7 +52,7 @@ void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::
 
 }  // namespace
 
-std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope) {
+std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16) {
   const c10::AutoGradMode no_grad(false);
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
                      group = query.size(1) / kv_heads;
@@ -65,8 +71,9 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t kv_head = task / stripes;
       if (kv_head != std::exchange(prepared, kv_head)) {
-        head_query = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim}).mul(scale);
-        head_keys = rotated_key.select(1, kv_head).contiguous().t();
+        const at::Tensor rows = rotated_query.narrow(1, kv_head * group, group).reshape({tokens * group, head_dim});
+        head_query = attention_operand(rows.mul(scale), bf16);
+        head_keys = attention_operand(rotated_key.select(1, kv_head).contiguous(), bf16).t();
       }
       // Late blocks cost more. A stripe takes its turn forwards, then backwards, so that all stripes are equal work.
       for (std::int64_t round = 0; round * stripes < blocks; ++round) {

@@ -12,7 +12,7 @@ namespace kvq {
 
 /// `query [tokens, heads, head_dim]` and `key [tokens, kv_heads, head_dim]`, both before RoPE, fp32, positions from 0.
 /// Result `[tokens]`; its sum is tokens * heads. Blocks of queries, never [heads, tokens, tokens] in memory.
-/// The same result with any number of threads.
-std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope);
+/// The same result with any number of threads. `bf16`: scores are products of bf16 operands, as in a bf16 model.
+std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16);
 
 }  // namespace kvq

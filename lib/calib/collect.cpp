@@ -67,7 +67,8 @@ class SequenceRun {
                    gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
       writer.write(layer.layer, Part::QueryMoment,
                    query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
-      writer.write(layer.layer, Part::AttentionMass, attention_mass(layer.query, layer.key, rope_).data());
+      writer.write(layer.layer, Part::AttentionMass,
+                   attention_mass(layer.query, layer.key, rope_, options_.dtype == Dtype::Bf16).data());
       journal += seconds_since(since);
       context_.progress.advance(1);
     };

@@ -30,7 +30,8 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  std::string bos;  ///< resolved: "never" or "window"
+  Dtype dtype = Dtype::Fp32;  ///< of the model: bf16 multiplies queries and keys for attention_mass in bf16, too
+  std::string bos;            ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished

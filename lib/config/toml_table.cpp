@@ -115,6 +115,21 @@ std::optional<std::vector<std::string>> TomlTable::texts(const std::string& key)
   return list;
 }
 
+std::optional<std::vector<std::int64_t>> TomlTable::integers(const std::string& key) const {
+  const toml::node* node = impl_->find(key);
+  if (!node) return std::nullopt;
+  if (node->is_integer()) return std::vector<std::int64_t>{**node->as_integer()};
+  std::vector<std::int64_t> list;
+  if (node->is_array()) {
+    for (const toml::node& element : *node->as_array()) {
+      if (!element.is_integer()) refuse(key, "must hold integers only");
+      list.push_back(**element.as_integer());
+    }
+  }
+  if (list.empty()) refuse(key, "must be an integer, or an array of them that is not empty");
+  return list;
+}
+
 std::vector<TomlTable> TomlTable::tables(const std::string& key) const {
   const toml::node* node = impl_->find(key);
   if (!node) return {};

@@ -30,6 +30,8 @@ class TomlTable {
   std::optional<TomlTable> table(const std::string& key) const;
   /// An array of strings, not empty; a single string is one of them.
   std::optional<std::vector<std::string>> texts(const std::string& key) const;
+  /// An array of integers, not empty; a single integer is one of them.
+  std::optional<std::vector<std::int64_t>> integers(const std::string& key) const;
   /// `[[key]]`, one table each; none when the key is absent.
   std::vector<TomlTable> tables(const std::string& key) const;
 

@@ -5,8 +5,8 @@ build=$root/build/release
 work=${KVQ_QUICKSTART_DIR:-$root/build/quickstart}
 [[ $work == /* ]] || work=$PWD/$work
 
-# 4, 3 and 2 bits of KVQuant's method, 2 bits of ours, and the plain way to spend 4.
-recipes=(nuq4-1% nuq3-1% nuq2-1% kvq2 int4)
+# 4, 3 and 2 bits of KVQuant's method, and 2 bits of ours.
+recipes=(nuq4-1% nuq3-1% nuq2-1% kvq2)
 
 # choose_texts: sets calibration_text and evaluation_text, never the same bytes
 choose_texts() {

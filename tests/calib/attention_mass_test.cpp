@@ -47,11 +47,15 @@ TEST_CASE("Attention mass equals its definition across block borders and head gr
     for (const std::int64_t tokens : {1, 2, 63, 64, 65, 200}) {
       const at::Tensor query = at::randn({tokens, heads, 16}), key = at::randn({tokens, kv_heads, 16}).mul(2);
       RopeTable table(rope);
-      const std::vector<float> got = attention_mass(query, key, table);
+      const std::vector<float> got = attention_mass(query, key, table, false);
       const std::vector<double> want = brute_force(query, key, rope);
       REQUIRE(got.size() == want.size());
       for (std::size_t token = 0; token < want.size(); ++token)
         CHECK(got[token] == Approx(want[token]).epsilon(2e-5).margin(1e-6));
+      const std::vector<float> half = attention_mass(query, key, table, true);
+      for (std::size_t token = 0; token < want.size(); ++token)
+        CHECK(half[token] == Approx(want[token]).epsilon(0.04).margin(0.01));
+      if (tokens > 1) CHECK(half != got);
     }
   }
 }
@@ -63,8 +67,8 @@ TEST_CASE("Attention mass is the same with one thread and with three") {
   const at::Tensor query = at::randn({300, 8, 32}), key = at::randn({300, 2, 32});
   RopeTable table(rope);
   set_compute_threads(1);
-  const std::vector<float> one = attention_mass(query, key, table);
+  const std::vector<float> one = attention_mass(query, key, table, false);
   set_compute_threads(3);
-  CHECK(attention_mass(query, key, table) == one);
+  CHECK(attention_mass(query, key, table, false) == one);
   set_compute_threads(1);
 }

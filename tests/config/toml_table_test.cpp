@@ -24,6 +24,17 @@ TEST_CASE("Values come back with their type; an absent key is no value") {
   CHECK_NOTHROW(inner->reject_unknown());
 }
 
+TEST_CASE("One integer is a list of one; other things are no list of integers") {
+  const TomlTable table =
+      TomlTable::parse("one = 3\nmany = [3, -4]\nnone = []\nmixed = [1, 2.0]\ntext = \"1\"\n", "my.toml");
+  CHECK(table.integers("one") == std::vector<std::int64_t>{3});
+  CHECK(table.integers("many") == std::vector<std::int64_t>{3, -4});
+  CHECK_FALSE(table.integers("absent").has_value());
+  CHECK_THROWS_WITH(table.integers("none"), ContainsSubstring("line 3") && ContainsSubstring("not empty"));
+  CHECK_THROWS_WITH(table.integers("mixed"), ContainsSubstring("integers only"));
+  CHECK_THROWS_WITH(table.integers("text"), ContainsSubstring("must be an integer"));
+}
+
 TEST_CASE("A key that nobody asked for is refused with its line and the known keys") {
   const TomlTable table = TomlTable::parse("a = 1\nb = 2\ntypo = 3\n", "my.toml");
   table.integer("a");

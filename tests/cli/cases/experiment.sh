@@ -53,6 +53,27 @@ find x -name '*.h5' -o -name '*.json' -path '*cells*' | sort | xargs stat -c '%n
 [[ -z $(comm -23 before after) ]] || problem "files were made again: $(comm -23 before after)"
 (($(wc -l <after) == $(wc -l <before) + 4)) || problem "two quantizers and two cells more"
 
+# Questions besides: their rows stand in the report, and one recipe more asks only its own.
+sed 's/^\[\[cell\]\]$/[[cell]] # asked/; /^calibrations = /d; /^only-layers/d' small.toml >asked.toml
+printf '[passkey]\nlengths = [900]\ndepths = 2\n[ruler]\ntasks = "niah-single"\nlengths = 1500\nsamples = 2\n' >>asked.toml
+runs "${run[@]/small/asked}" -o x --dry-run
+grep -q '^18 cells, 4 finished' "$out" || problem "plan with questions: $(head -1 "$out")"
+(($(grep -cE '^    kvq-eval (passkey|tasks) ' "$out") == 2)) || problem "questions of the plan"
+runs "${run[@]/small/asked}" -o x
+grep -qE '^nuq3-1% \(few\) +[0-2]/2$' "$out" || problem "passkey table"
+grep -qE '^niah-single 1500 +2 ' "$out" || problem "tasks table"
+names='[row["name"] for row in report["passkey"]["results"]]'
+[[ $(json x/report.json "$names") == "$(json x/report.json "${names/passkey/tasks}")" ]] || problem "rows of the questions"
+[[ $(json x/report.json "$names") == *"'nuq3-1% (more)'"* ]] || problem "names of the rows"
+sed 's/"int4"/"int4", "nf3"/' asked.toml >asked_more.toml
+runs "${run[@]/small/asked_more}" -o x --dry-run
+(($(grep -c '^    ' "$out") == 2)) || problem "steps of the larger questions: $(cat "$out")"
+for bad in 's/"niah-single"/"niah"/ tasks' 's/lengths = \[900\]/lengths = [0]/ lengths' 's/depths = 2/deep = 2/ deep' \
+  's/samples = 2$/samples = 0/ samples'; do
+  sed "${bad% *}" asked.toml >bad.toml
+  refused "${bad##* }" "${run[@]/small/bad}" -o z
+done
+
 # One command reproduces a cell: the numbers of a direct run of the tools.
 few=$(ls x/quantizers/*/int4.h5 | head -1)
 runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 5 --threads 2 --quantizer "$few" --json
