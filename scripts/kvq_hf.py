@@ -44,7 +44,7 @@ class Side:
 
     WORDS = {"codebook": "nuq int nf q4_0 q8_0 fp8", "axis": "channel token channel-group token-group", "range": "static online window none",
              "rule": "threshold topk", "zero": "half integer", "rope": "pre post", "widths": "flat pair", "rotate": "none hadamard"}
-    FREE = "bits group outliers cap weights share qnorm recent flush levels feedback icm order damp clip".split()
+    FREE = "bits group outliers cap weights share qnorm recent flush levels feedback icm metric order damp clip".split()
 
     def __init__(self, group, recipe, sinks, heads, head_dim):
         for word, value in recipe.items():

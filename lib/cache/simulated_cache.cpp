@@ -14,6 +14,7 @@
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/linear.h>
+#include <kvq/quant/vector_side.h>
 
 namespace kvq {
 
@@ -39,6 +40,7 @@ struct SimulatedCache::Tokens {
   at::Tensor exact;     ///< the same as attention takes them
   /// Exact values per token, 0 for sinks and what is not settled; with eviction `[tokens, kept_lists()]`.
   std::vector<std::uint32_t> outliers;
+  std::unique_ptr<VectorBlocks> blocks;  ///< where tokens are coded together; made for the first
 };
 
 struct SimulatedCache::Layer {
@@ -108,7 +110,8 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
   try {
     if (!rounded) simulator.round_exact(exact);
     token += sinks;
-    simulator.round_trip(values.subspan(exact.size()), token, threads_, outliers);
+    if (!tokens.blocks) tokens.blocks = simulator.start();
+    simulator.round_trip(values.subspan(exact.size()), token, threads_, outliers, tokens.blocks.get());
   } catch (const ExactOverflow& overflow) {
     fail_overflow(layer, side, token, static_cast<int>(x.size(2)), overflow);
   }
@@ -222,16 +225,19 @@ Footprint SimulatedCache::footprint() const {
   const bool evicts = quantizer_->recipe.evicts();
   std::vector<KeptTokens> kept;
   std::vector<std::uint32_t> outliers[2];
+  std::vector<std::vector<std::int64_t>> closed_blocks;
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
     if (evicts) kept.push_back(layer.eviction->kept());
     for (const int side : {0, 1}) {
       const std::vector<std::uint32_t>& counts = layer.tokens[side].outliers;
       outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
+      const VectorBlocks* blocks = layer.tokens[side].blocks.get();
+      closed_blocks.push_back(blocks ? blocks->closed_bytes() : std::vector<std::int64_t>());
     }
   }
   if (evicts) return kept_footprint(*quantizer_, length, kept, {outliers[0], outliers[1]});
-  return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]});
+  return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]}, closed_blocks);
 }
 
 }  // namespace kvq

@@ -186,6 +186,11 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
     arguments.max_length = first_position + begin + rows;
     arguments.cache.lengths = lengths_.data() + begin;
     arguments.query = query_.data() + begin * row, arguments.output = result_.data() + begin * row;
+    if (const std::int64_t blocks = rows * shape.heads; blocks > arrivals_.room()) {
+      arrivals_.reserve(blocks);
+      arrivals_.fill_bytes(0);
+    }
+    arguments.arrivals = arrivals_.data();
     const std::size_t needed = cuda::decode_workspace_bytes(arguments);
     workspace_.reserve(static_cast<std::int64_t>(needed));
     arguments.workspace = workspace_.data(), arguments.workspace_bytes = needed;

@@ -263,7 +263,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     }
     if (variant > 0 && quantizers[variant - 1].quantizer) {
       const Quantizer& quantizer = *quantizers[variant - 1].quantizer;
-      result.bits_nominal = nominal_bits(quantizer.recipe);
+      result.bits_nominal = nominal_bits(quantizer.recipe, quantizer.shape.head_dim);
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
       result.bits_counted_32k =

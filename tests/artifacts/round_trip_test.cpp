@@ -143,6 +143,26 @@ TEST_CASE("A calibration comes back as it was written, whatever the number of th
   }
 }
 
+TEST_CASE("A calibration without gradients, and metrics beside gradients or alone, are read back as written") {
+  TempDir folder;
+  for (const auto& [gradients, metrics] : {std::pair{true, true}, {false, true}, {false, false}}) {
+    CalibrationHeader written = sample_calibration_header();
+    written.gradients = gradients, written.metrics = metrics;
+    write_sample_calibration(folder / "c.h5", written, 1, true);
+    const CalibrationReader reader(folder / "c.h5");
+    CHECK(reader.header().gradients == gradients);
+    CHECK(reader.header().metrics == metrics);
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      const CalibrationLayer data = sample_calibration_layer(written, layer);
+      CHECK(reader.attention_mass(layer) == data.attention_mass);
+      CHECK(reader.values(layer, Side::Value).size() == data.value.values.size());
+      if (gradients) CHECK(reader.gradients(layer, Side::Key).size() == data.key_grad.values.size());
+      if (metrics) CHECK(reader.metric(layer, Side::Key) == data.key_metric);
+      if (metrics) CHECK(reader.metric(layer, Side::Value) == data.value_metric);
+    }
+  }
+}
+
 TEST_CASE("The same content gives the same bytes at another time and under another name") {
   TempDir folder;
   write_quantizer(folder / "a.h5", sample_quantizer(), false);

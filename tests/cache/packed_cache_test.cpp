@@ -137,6 +137,7 @@ TEST_CASE("The packed bytes are what is read: any one that is flipped changes th
       for (std::int64_t entry = 0; entry < std::min<std::int64_t>(part.page_entries(), 8); ++entry) {
         flip(parts.outlier_values + 2 * entry + 1, 0x01);
         flip(parts.outlier_channels + entry, 0x01);
+        flip(parts.outlier_tokens + 6 * entry / 8, static_cast<std::uint8_t>(1 << (6 * entry % 8)));
       }
       CHECK(unchanged == 0);
       CHECK(flipped >= 16);

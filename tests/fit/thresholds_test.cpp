@@ -62,7 +62,7 @@ TEST_CASE("keys of a local layer are rotated by its own angles, for thresholds a
   rope.window = 5;
   rope.is_local = {0, 1};
   write_small_calibration(folder.path() / "usual.h5");
-  write_small_calibration(folder.path() / "local.h5", nullptr, std::string(64, 'a'), "joint", &rope);
+  write_small_calibration(folder.path() / "local.h5", nullptr, std::string(64, 'a'), "joint", {}, &rope);
   const CalibrationReader usual(folder.path() / "usual.h5"), local(folder.path() / "local.h5");
   CHECK(local.header().rope == rope);
   const ThresholdsFile a = extract_thresholds(usual, {{0.1}, {1}, 0.0}, quiet_context());

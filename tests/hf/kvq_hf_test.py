@@ -27,6 +27,7 @@ RECIPES = """
 nuq3-1%  nuq2-1%:qnorm,sink=4,share=head  nuq4:weights=none  int4:key=token  nf3-5%:rope=post  int3-2%:cap=3%  K=nuq4-1%/V=int2:sink=0
 int8  int1  nf4:key=token,value=channel  nuq3-1%:share=4  int3:range=window
 kvq2  kvq3:rotate=none  nuq2-1%:feedback,icm=2  kvq1.5:sink=4  K=nuq2-1%:feedback,order=ascending,rope=post/V=kvq4:icm=1
+kvq2:metric=query
 nuq3-1%:rule=topk  K=nuq3-5%:key=token,rule=threshold,cap=3%/V=nuq3-5%:rule=threshold  K=int3-1%:range=window,rule=topk/V=int3-5%
 K=nuq3-1%:key=token,range=static/V=nuq3-1%:range=static  K=nuq3-5%:key=token,range=static,rule=topk/V=nuq3-5%:range=static,rule=topk
 K=nuq3-1%:key=token-group,range=static,group=16/V=nuq3:value=token-group,range=static,group=24
@@ -122,7 +123,7 @@ def main():
                 sys.exit(f"{name} ended with {run.returncode}: {run.stderr[-2000:]}")
             return run.stdout
 
-        tool("kvq-fisher", "--model", model, "--text", folder / "calibration.txt", "--samples", samples, "--seqlen", seqlen, "-o", folder / "c.h5")
+        tool("kvq-fisher", "--model", model, "--text", folder / "calibration.txt", "--samples", samples, "--seqlen", seqlen, "--metrics", "-o", folder / "c.h5")
         tool("kvq-threshold", "--calib", folder / "c.h5", "--outliers", "0.01,0.02,0.05", "--sinks", "0,1,2,4", "--cap", "0.03", "-o", folder / "t.h5")
         asked = options.recipe or (FEW if options.tiny != "gqa-untied" else RECIPES + (BLOCKS if options.large else []))
         recipes = [word for recipe in asked for word in ("--recipe", recipe)]
