@@ -71,11 +71,16 @@ void add_provenance(Inspection& inspection, Json& json, const Provenance& proven
   json["config"] = provenance.config;
 }
 
-void add_rope(Inspection& inspection, Json& json, const RopeParams& rope) {
+void add_rope(Inspection& inspection, Json& json, const ModelRope& rope) {
   std::string text = fmt::format("{}, theta {:g}, {} channels rotate", rope.kind, rope.theta, rope.rotary_dim);
   if (rope.kind != "default") text += fmt::format(", factor {:g}", rope.factor);
   inspection.facts.emplace_back("rope", text);
   json["rope"] = {{"kind", rope.kind}, {"theta", rope.theta}, {"rotary_dim", rope.rotary_dim}, {"factor", rope.factor}};
+  if (!rope.has_local_layers()) return;
+  const auto local = std::count(rope.is_local.begin(), rope.is_local.end(), 1);
+  inspection.facts.emplace_back("local layers", fmt::format("{} of {}, windows of {} tokens, theta {:g}", local,
+                                                            rope.is_local.size(), rope.window, rope.local.theta));
+  json["local_layers"] = {{"layers", rope.is_local}, {"window", rope.window}, {"theta", rope.local.theta}};
 }
 
 void add_sample(Inspection& inspection, Json& json, const CalibrationHeader& header) {

@@ -33,6 +33,7 @@ struct Problem {
     get("key_zero", cache.key.zero), get("key_scale", cache.key.scale), get("key_decoded", cache.key.decoded);
     get("value_decoded", cache.value.decoded);
     get("query", decode.query), get("output", decode.output), get("workspace", decode.workspace);
+    get("arrivals", decode.arrivals);
     get("pages", append.pages), get("block_table", append.block_table), get("append_lengths", append.lengths);
     get("first", append.first), get("key", append.key), get("value", append.value);
     get("key_lower", append.key_tables.lower), get("key_upper", append.key_tables.upper);
@@ -89,16 +90,17 @@ void* kvq_bench_create(const KvqBenchShape* shape) {
                       {"value_values", page.value_parts.outlier_values},
                       {"key_channels", page.key_parts.outlier_channels},
                       {"value_channels", page.value_parts.outlier_channels},
+                      {"key_tokens", page.key_parts.outlier_tokens},
+                      {"value_tokens", page.value_parts.outlier_tokens},
                       {"key_counts", page.key_parts.outlier_counts},
+                      {"value_counts", page.value_parts.outlier_counts},
                       {"key_link", page.key_parts.overflow_link},
                       {"capacity", key.outlier_capacity},
                       {"entries", value.entries_per_token()},
-                      {"channel_bytes", value.channel_bytes()},
-                      {"groups", layout::outlier_groups(key.kv_heads, key.head_dim)},
-                      {"group_width", layout::outlier_group_heads(key.head_dim) * key.head_dim},
                       {"block_bytes", block.bytes},
                       {"block_link", block.link},
                       {"block_channels", block.channels},
+                      {"block_tokens", block.tokens},
                       {"rope_bytes", static_cast<std::int64_t>(cuda::rope_table_bytes(key.head_dim, shape->tokens))},
                       {"workspace_bytes", static_cast<std::int64_t>(cuda::decode_workspace_bytes(decode))}};
   decode.workspace_bytes = static_cast<std::size_t>(problem->numbers["workspace_bytes"]);

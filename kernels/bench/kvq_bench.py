@@ -77,6 +77,13 @@ def copies_for(bytes_each, most):
     return max(1, min(most, -(-(400 << 20) // bytes_each)))
 
 
+def packed_tokens(tokens):
+    """`[..., n]`, n a multiple of 4, 6 bits each -> bytes."""
+    four = tokens.reshape(*tokens.shape[:-1], -1, 4)
+    bits = four[..., 0] | four[..., 1] << 6 | four[..., 2] << 12 | four[..., 3] << 18
+    return torch.stack([bits & 255, bits >> 8 & 255, bits >> 16 & 255], -1).to(torch.uint8).reshape(*tokens.shape[:-1], -1)
+
+
 class Cache:
     """A packed problem: `copies` batches of pages in one pool."""
 
@@ -105,6 +112,7 @@ class Cache:
         self.point("query", torch.randn(batch, heads, head_dim, device=DEVICE).half())
         self.point("output", torch.full((batch, heads, head_dim), float("nan"), device=DEVICE).half())
         self.point("workspace", torch.empty(max(16, self.number("workspace_bytes")), dtype=torch.uint8, device=DEVICE))
+        self.point("arrivals", torch.zeros(batch, heads, dtype=torch.int32, device=DEVICE))
         rope = torch.empty(self.number("rope_bytes"), dtype=torch.uint8, device=DEVICE)
         self.keep["rope"] = rope
         frequencies = (ctypes.c_double * (head_dim // 2))(*(500000.0 ** (-2.0 * pair / head_dim) for pair in range(head_dim // 2)))
@@ -137,7 +145,7 @@ class Cache:
             at = self.number(name)
             part[:, at : at + data.shape[1]] = data
 
-        capacity, entries, groups, group_width = (self.number(name) for name in ("capacity", "entries", "groups", "group_width"))
+        capacity, entries = self.number("capacity"), self.number("entries")
         block_bytes, taken = self.number("block_bytes"), 0
         for begin in range(0, pages, 1024):
             part = pool[begin : begin + 1024]
@@ -145,26 +153,43 @@ class Cache:
             put("ranges", torch.stack([torch.randn(n, PAGE, device=DEVICE) * 0.1, torch.rand(n, PAGE, device=DEVICE) + 0.5], -1).half())
             if outliers <= 0:
                 continue
+            # Keys: as many as happen to be, token by token; a page's list is in order of head, token.
+            trials = torch.full((n, self.kv_heads, PAGE), float(self.head_dim), device=DEVICE)
+            per_token = torch.binomial(trials, torch.full_like(trials, outliers)).long()
+            counts = per_token.sum(2)
+            tokens = torch.zeros(n, capacity + 512, dtype=torch.long, device=DEVICE)
+            ends = per_token.reshape(n, -1).cumsum(1)
+            place = torch.searchsorted(ends, torch.arange(capacity + 512, device=DEVICE).expand(n, -1).contiguous(), right=True)
+            tokens = (place % PAGE) * (place < ends.shape[1])
+            put("key_counts", counts.to(torch.int16))
             put("key_values", (torch.randn(n, capacity, device=DEVICE) * 3).half())
             put("key_channels", torch.randint(0, self.head_dim, (n, capacity), device=DEVICE).to(torch.uint8))
-            put("value_values", (torch.randn(n, PAGE * entries, device=DEVICE) * 3).half())
-            channels = torch.sort(torch.rand(n, PAGE, self.width, device=DEVICE).topk(entries, -1)[1], -1)[0]
-            put("value_channels", channels.to(torch.uint8 if self.number("channel_bytes") == 1 else torch.int16))
-            channels = torch.full((n, PAGE * groups), float(group_width), device=DEVICE)
-            counts = torch.binomial(channels, torch.full_like(channels, outliers))
-            put("key_counts", counts.to(torch.uint8))
+            put("key_tokens", packed_tokens(tokens[:, :capacity]))
             more = ((counts.sum(1) - capacity).clamp(min=0) / 8).ceil().long()
             first = taken + more.cumsum(0) - more
             taken += int(more.sum())
             put("key_link", torch.where(more > 0, first, torch.full_like(first, -1)).to(torch.int32)[:, None])
             self.keep.setdefault("chains", []).append((first + more - 1)[more > 0])
+            over = tokens[:, capacity:].reshape(n, -1, 8)
+            there = torch.arange(over.shape[1], device=DEVICE)[None] < more[:, None]
+            self.keep.setdefault("overflow", []).append(packed_tokens(over[there]))
+            # Values: the largest and smallest of random numbers.
+            channels = torch.rand(n, PAGE, self.width, device=DEVICE).topk(entries, -1)[1]
+            heads, places = channels // self.head_dim, channels % self.head_dim
+            order = ((heads * PAGE + torch.arange(PAGE, device=DEVICE)[None, :, None]) * self.head_dim + places).reshape(n, -1).sort(1)[0]
+            put("value_counts", torch.stack([(heads == head).sum((1, 2)) for head in range(self.kv_heads)], 1).to(torch.int16))
+            put("value_values", (torch.randn(n, PAGE * entries, device=DEVICE) * 3).half())
+            put("value_channels", (order % self.head_dim).to(torch.uint8))
+            put("value_tokens", packed_tokens(order // self.head_dim % PAGE))
         self.point("pages", pool)
         blocks = torch.zeros(taken + 4096, block_bytes, dtype=torch.uint8, device=DEVICE)
         blocks[:, :16] = (torch.randn(blocks.shape[0], 8, device=DEVICE) * 3).half().view(torch.uint8)
         blocks[:, 16:24] = torch.randint(0, self.head_dim, (blocks.shape[0], 8), device=DEVICE).to(torch.uint8)
         links = torch.arange(1, blocks.shape[0] + 1, device=DEVICE, dtype=torch.int32)
         if outliers > 0:
-            links[torch.cat(self.keep["chains"])] = -1
+            links[torch.cat(self.keep.pop("chains"))] = -1
+            tokens = self.number("block_tokens")
+            blocks[:taken, tokens : tokens + 6] = torch.cat(self.keep.pop("overflow"))
         at = self.number("block_link")
         blocks[:, at : at + 4] = links[:, None].contiguous().view(torch.uint8)
         self.point("key_overflow", blocks)
@@ -180,21 +205,25 @@ class Cache:
             raise RuntimeError("the output is not finite")
         return us
 
-    def append_us(self, tokens):
-        """Appends `tokens` to every sequence, at its end."""
-        self.point("append_lengths", torch.full((self.batch,), self.tokens - tokens, dtype=torch.int32, device=DEVICE))
-        self.point("first", torch.arange(self.batch + 1, dtype=torch.int32, device=DEVICE) * tokens)
+    def append_us(self):
+        """Appends one token to every sequence: a whole last page, token by token."""
+        tokens = torch.arange(self.tokens - PAGE, self.tokens, dtype=torch.int32, device=DEVICE)
+        self.keep["append"] = lengths = tokens[:, None].expand(-1, self.batch).contiguous()
+        self.point("first", torch.arange(self.batch + 1, dtype=torch.int32, device=DEVICE))
         for side in ("key", "value"):
-            # Outliers at about the calibrated rate: thresholds lie at 0.5 to 1.5.
-            self.point(side, (torch.randn(self.batch * tokens, self.width, device=DEVICE) * 0.38).bfloat16())
+            # One value in a hundred is an outlier: thresholds lie at 0.5 to 1.5.
+            self.point(side, (torch.randn(self.batch, self.width, device=DEVICE) * 0.29).bfloat16())
         self.point("free_count", torch.full((1,), 4096, dtype=torch.int32, device=DEVICE))
         self.point("report", torch.full((2,), -1, dtype=torch.int64, device=DEVICE))
 
-        def call(copy):
+        def call(slot, copy):
             self.point("block_table", self.tables[copy])
-            self.check(self.library.kvq_bench_append(self.problem, tokens, stream()))
+            self.library.kvq_bench_point(self.problem, b"append_lengths", lengths[slot].data_ptr())
+            self.check(self.library.kvq_bench_append(self.problem, 1, stream()))
 
-        return median_us([lambda copy=copy: call(copy) for copy in range(self.copies)])
+        calls = [lambda: self.keep["free_count"].fill_(4096)]
+        calls += [lambda slot=slot, copy=copy: call(slot, copy) for slot in range(PAGE) for copy in range(min(self.copies, 4))]
+        return median_us(calls, least=1)
 
 
 def sdpa_us(batch, heads, kv_heads, head_dim, tokens):
@@ -230,6 +259,7 @@ def main():
     parser.add_argument("--json", help="also write all figures into this file")
     parser.add_argument("--quick", action="store_true", help="only 32K and 128K tokens of a batch of 8")
     parser.add_argument("--no-append", action="store_true")
+    parser.add_argument("--no-plain", action="store_true", help="only with outliers")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("kvq-bench: torch finds no GPU")
@@ -247,7 +277,7 @@ def main():
             peer = sdpa_us(batch, heads, kv_heads, head_dim, tokens)
             torch.cuda.empty_cache()
             for bits in (int(word) for word in arguments.bits.split(",")):
-                for outliers in (0.01, 0.0):
+                for outliers in (0.01,) if arguments.no_plain else (0.01, 0.0):
                     cache = Cache(library, batch, heads, kv_heads, head_dim, tokens, bits, outliers)
                     us = cache.decode_us()
                     share = cache.pages * cache.page_bytes / us * 1e6 / peak
@@ -255,7 +285,7 @@ def main():
                                us=us, sdpa_us=peer, ratio=peer / us, roofline=share, bytes=cache.pages * cache.page_bytes)
                     print(f"{batch:5d} {heads:4d}/{kv_heads:<2d} {tokens:7d} {bits:4d} {outliers:5.2f} {us:8.1f} {peer:9.1f} {peer / us:6.2f} {share:7.2f}", flush=True)
                     if outliers and not arguments.no_append and bits == 4 and tokens in (32768, 131072):
-                        row["append_us"] = cache.append_us(1)
+                        row["append_us"] = cache.append_us()
                         print(f"      append of one token: {row['append_us']:.2f} us, {100 * row['append_us'] / us:.1f} % of decode", flush=True)
                     rows.append(row)
                     del cache

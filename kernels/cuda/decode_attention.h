@@ -48,7 +48,7 @@ struct RopeTables {
   const std::uint32_t* key_angles = nullptr;   ///< cos and sin within a page, as the kernel's lanes read them
   const std::uint32_t* ratios = nullptr;       ///< second coefficients of slow pairs over the first ones
   const std::uint32_t* base_angles = nullptr;  ///< cos and sin of every page
-  std::int32_t fast_steps = 0;                 ///< the first 8 * so many pairs turn far within a page
+  std::int32_t fast_steps = 0;                 ///< the first 8 * so many pairs may turn far within a page
   std::int64_t tokens = 0;                     ///< positions covered
 };
 
@@ -78,6 +78,7 @@ struct DecodeAttention {
   Number query_type = Number::Half, output_type = Number::Half;
   RopeTables rope;
   float softmax_scale = 0.0f;
+  std::uint32_t* arrivals = nullptr;  ///< `[batch, heads]`, zeros before a launch, and again after it
   void* workspace = nullptr;  ///< decode_workspace_bytes(), 16-byte aligned; contents do not matter
   std::size_t workspace_bytes = 0;
   std::int32_t splits = 0;  ///< parts that a sequence is cut into; 0: chosen by max_length, batch and the device

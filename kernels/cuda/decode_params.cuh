@@ -32,8 +32,9 @@ struct DecodeParams {
   std::int32_t query_sets;      ///< blocks that share the queries of a kv head, kBlockQueries each at most
   std::int32_t splits;
   float score_scale;  ///< softmax_scale * log2(e)
-  float* partials;    ///< [batch, heads, splits * pages_in_flight, head_dim]
-  float2* normals;    ///< [batch, heads, splits * pages_in_flight]: largest score, sum of weights
+  std::uint32_t* arrived;  ///< [batch * query_sets, kv_heads]: blocks that are done; zeros before and after a launch
+  float* partials;    ///< [batch, heads, splits, head_dim]
+  float2* normals;    ///< [batch, heads, splits]: largest score, sum of weights
 };
 
 }  // namespace kvq::cuda

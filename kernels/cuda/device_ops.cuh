@@ -120,11 +120,13 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], std::uint32_t a0, st
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/// Transposes an 8 x 8 matrix of 16-bit elements that is spread over the warp.
-__device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
-  std::uint32_t result;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(x));
-  return result;
+/// Four 8 x 8 matrices of 16-bit elements from shared memory, transposed; lane i gives where row i % 8 of matrix i / 8
+/// is.
+__device__ __forceinline__ void load_transposed(std::uint32_t (&matrices)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(shared_address(row))
+               : "memory");
 }
 
 /// 2^x, subnormal results flushed to 0.

@@ -1,7 +1,7 @@
 #pragma once
-// Appends new tokens to one page. A block takes them one after the other, so that everything that has an order
-// (outliers by token, group and channel) gets it for free. Threads own neighbouring channels of keys and of values and
-// collect their codes in a word each, which is written when it is full or at the end.
+// Appends new tokens to one side of one page. A block takes them one after the other; threads own neighbouring channels
+// and collect their codes in a word each, which is written when it is full or at the end. Outliers are gathered first,
+// in order of token and channel, and then put into the lists of the heads (page_append_list.cuh).
 #include <kvq/kernels/cuda/quantize_append.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace kvq::cuda {
 
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxWarps = kMaxThreads / 32;
+constexpr int kMaxAppendWarps = 32;
 constexpr int kMaxBoundaries = 255;
+constexpr int kMaxCandidates = 128;  ///< on one end of a token; more, with many ties, take the slow way
 constexpr std::int32_t kLowest = static_cast<std::int32_t>(0x80000000u), kHighest = 0x7fffffff;  // keys of no number
 
 __device__ __forceinline__ float inverse_of(float scale) {
@@ -30,9 +30,6 @@ __device__ __forceinline__ float number_of_key(std::int32_t key) {
   return __int_as_float(key ^ ((key >> 31) & 0x7fffffff));
 }
 
-/// `exponent` within ±126.
-__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
-
 struct Best {
   std::int32_t key;
   int channel;
@@ -45,223 +42,282 @@ __device__ __forceinline__ Best best_of_warp(Best own) {
   return {key, __reduce_min_sync(~0u, own.key == key ? own.channel : kHighest)};
 }
 
+/// Shared memory of a block. Host and device.
+struct AppendMemory {
+  int heads, stage;  ///< kv heads; entries that are gathered before they go into the lists
+  int totals = 0, counts = 0, candidates = 0, boundaries = 0, bytes = 0;
+  int values = 0, channels = 0, tokens = 0, order = 0;
+  __host__ __device__ AppendMemory(const layout::SideShape& shape, int books)
+      : heads(shape.kv_heads), stage(shape.has_outliers() ? shape.width() + 1024 : 0) {
+    int end = 0;
+    const auto place = [&end](int& offset, int size) {
+      offset = end;
+      end += (size + 15) / 16 * 16;
+    };
+    place(totals, 2 * 3 * (kMaxAppendWarps + 1) * 4);
+    place(counts, 4 * (heads + 1) * 4);
+    const int lists = 2 * (kMaxCandidates + 1), ranks = kMaxAppendWarps * shape.outliers_per_end;
+    place(candidates, static_cast<int>(sizeof(Best)) * (lists > ranks ? lists : ranks));
+    place(boundaries, books * kMaxBoundaries * 4);
+    place(values, stage * 2), place(channels, stage * 2), place(order, stage * 2), place(tokens, stage);
+    bytes = end;
+  }
+};
+
 template <int kPerThread>
 class PageAppend {
  public:
-  __device__ PageAppend(const QuantizeAppend& arguments, char* shared)
+  __device__ PageAppend(const QuantizeAppend& arguments, int side, char* shared)
       : a_(arguments),
-        width_(a_.page.key.width()),
+        side_(side),
+        shape_(side ? arguments.page.value : arguments.page.key),
+        parts_(side ? arguments.page.value_parts : arguments.page.key_parts),
+        tables_(side ? arguments.value_tables : arguments.key_tables),
+        width_(shape_.width()),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ & 31),
         warp_(thread_ >> 5),
         warps_(static_cast<int>(blockDim.x) >> 5),
         first_channel_(thread_ * kPerThread) {
-    auto* words = reinterpret_cast<std::int32_t*>(shared);
-    totals_ = words;                          // [kMaxWarps + 1]
-    group_counts_ = totals_ + kMaxWarps + 1;  // [groups]
-    candidates_ = reinterpret_cast<Best*>(
-        group_counts_ + ((layout::outlier_groups(a_.page.key.kv_heads, a_.page.key.head_dim) + 2) & ~1) + 1);
-    boundaries_[0] = reinterpret_cast<float*>(candidates_ + kMaxWarps * a_.page.value.outliers_per_end);
-    boundaries_[1] = boundaries_[0] + a_.key_tables.books * kMaxBoundaries;
+    const AppendMemory memory(shape_, tables_.books);
+    totals_ = reinterpret_cast<std::int32_t*>(shared + memory.totals);
+    auto* counts = reinterpret_cast<std::int32_t*>(shared + memory.counts);
+    old_count_ = counts, new_count_ = counts + memory.heads + 1;
+    old_begin_ = counts + 2 * (memory.heads + 1), new_begin_ = counts + 3 * (memory.heads + 1);
+    candidates_ = reinterpret_cast<Best*>(shared + memory.candidates);
+    boundaries_ = reinterpret_cast<float*>(shared + memory.boundaries);
+    stage_values_ = reinterpret_cast<std::uint16_t*>(shared + memory.values);
+    stage_channels_ = reinterpret_cast<std::uint16_t*>(shared + memory.channels);
+    stage_order_ = reinterpret_cast<std::uint16_t*>(shared + memory.order);
+    stage_tokens_ = reinterpret_cast<std::uint8_t*>(shared + memory.tokens);
+    stage_room_ = memory.stage;
   }
 
   __device__ void run(int sequence, int page_of_call);
 
  private:
   __device__ bool mine(int i) const { return first_channel_ + i < width_; }
-  __device__ void load(const void* numbers, std::int64_t row, float (&x)[kPerThread]) const {
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      x[i] = mine(i) ? load_number(numbers, row * width_ + first_channel_ + i, static_cast<int>(a_.type)) : 0.0f;
-    }
+  __device__ void load(std::int64_t row, float (&x)[kPerThread]) const {
+    load_numbers(side_ ? a_.value : a_.key, static_cast<int>(a_.type),
+                 [&](int i) { return row * width_ + min(first_channel_ + i, width_ - 1); }, x);
   }
-  __device__ int code_of(int side, int channel, float x_hat) const {
-    const int bits = side ? a_.page.value.bits : a_.page.key.bits,
-              books = side ? a_.value_tables.books : a_.key_tables.books;
-    const float* boundaries = boundaries_[side] + (books > 1 ? channel / a_.page.key.head_dim * kMaxBoundaries : 0);
+  __device__ int code_of(int channel, float x_hat) const {
+    const float* boundaries = boundaries_ + (tables_.books > 1 ? channel / shape_.head_dim * kMaxBoundaries : 0);
     int code = 0;
-    for (int step = 1 << (bits - 1); step > 0; step >>= 1) {
+    for (int step = 1 << (shape_.bits - 1); step > 0; step >>= 1) {
       if (boundaries[code + step - 1] < x_hat) code += step;
     }
     return code;
   }
-  __device__ void report_overflow(std::int64_t token, int side, int channel) const {
-    atomicMin(&a_.report->overflow, static_cast<unsigned long long>(token) << 17 | static_cast<unsigned>(side) << 16 |
+  __device__ void report_overflow(std::int64_t token, int channel) const {
+    atomicMin(&a_.report->overflow, static_cast<unsigned long long>(token) << 17 | static_cast<unsigned>(side_) << 16 |
                                         static_cast<unsigned>(channel));
   }
-  __device__ std::uint16_t exact(float x, float to_stored, std::int64_t token, int side, int channel) const {
+  __device__ std::uint16_t exact(float x, float to_stored, std::int64_t token, int channel) const {
     const std::uint16_t half = __half_as_ushort(__float2half_rn(__fmul_rn(x, to_stored)));
-    if ((half & 0x7fffu) >= 0x7c00u) report_overflow(token, side, channel);
+    if ((half & 0x7fffu) >= 0x7c00u) report_overflow(token, channel);
     return half;
   }
 
+  /// Room for a number of every warp, twice, so that one barrier between writing and reading is enough.
+  __device__ std::int32_t* next_totals() {
+    totals_turn_ ^= 1;
+    return totals_ + totals_turn_ * 3 * (kMaxAppendWarps + 1);
+  }
+  /// Exclusive sum over the threads of a warp; the warp's sum.
+  __device__ int sum_before_in_warp(int own, int& total) const {
+    if constexpr (kPerThread == 1) {
+      const unsigned marks = __ballot_sync(~0u, own != 0);
+      total = __popc(marks);
+      return __popc(marks & ((1u << lane_) - 1u));
+    } else {
+      int sum = own;
+      for (int step = 1; step < 32; step <<= 1) {
+        const int other = __shfl_up_sync(~0u, sum, step);
+        if (lane_ >= step) sum += other;
+      }
+      total = __shfl_sync(~0u, sum, 31);
+      return sum - own;
+    }
+  }
+  /// What of `totals`, one number a warp, the warps before this one have; all of them in `total`.
+  __device__ int sum_of_warps_before(const std::int32_t* totals, int& total) const {
+    const unsigned of_lane = lane_ < warps_ ? static_cast<unsigned>(totals[lane_]) : 0u;
+    total = static_cast<int>(__reduce_add_sync(~0u, of_lane));
+    return static_cast<int>(__reduce_add_sync(~0u, lane_ < warp_ ? of_lane : 0u));
+  }
   /// Exclusive sum over the threads of the block; the total in `total`.
-  __device__ int sum_before(int own, int& total);
-  __device__ void append_code(int side, int i, int slot, int code);
-  __device__ void flush(int side, int end_slot);
+  __device__ int sum_before(int own, int& total) {
+    std::int32_t* totals = next_totals();
+    int of_warp = 0;
+    const int before = sum_before_in_warp(own, of_warp);
+    if (lane_ == 0) totals[warp_] = of_warp;
+    __syncthreads();
+    return before + sum_of_warps_before(totals, total);
+  }
+
+  __device__ void append_code(int i, int slot, int code);
+  __device__ void flush_codes(int end_slot);
   __device__ void append_key(const float (&x)[kPerThread], std::int64_t row, int slot);
   __device__ void append_value(const float (&x)[kPerThread], std::int64_t row, int slot);
-  __device__ void store_sink(int sequence, std::int64_t row, int position);
+  __device__ void store_sink(const float (&x)[kPerThread], int sequence, std::int64_t row, int position);
   __device__ void keep_largest_excess(const float (&x)[kPerThread], unsigned& marks, int cap);
+  __device__ bool take_extremes(const float (&x)[kPerThread], unsigned& taken);
   template <bool kLargest>
-  __device__ void take(const float (&x)[kPerThread], unsigned& taken);
-  __device__ void store_key_outlier(int entry, std::uint16_t value, int channel);
+  __device__ void take_one_by_one(const float (&x)[kPerThread], unsigned& taken);
+  // page_append_list.cuh
+  __device__ void gather(const float (&x)[kPerThread], unsigned marks, int before, int total, std::int64_t row, int slot);
+  __device__ void put_into_lists();
+  __device__ void sort_gathered();
   __device__ void reserve(int before, int after);
   __device__ std::uint8_t* block_of(int number) const;
 
   const QuantizeAppend& a_;
+  const int side_;
+  const layout::SideShape& shape_;
+  const layout::SideParts& parts_;
+  const EncodeTables& tables_;
   int width_, thread_, lane_, warp_, warps_, first_channel_;
-  std::int32_t *totals_, *group_counts_;
+  std::int32_t* totals_;
+  std::int32_t *old_count_, *new_count_, *old_begin_, *new_begin_;  ///< by kv head: entries, where they begin
   Best* candidates_;
-  float* boundaries_[2];
+  float* boundaries_;
+  std::uint16_t *stage_values_, *stage_channels_, *stage_order_;
+  std::uint8_t* stage_tokens_;
+  int stage_room_ = 0, staged_ = 0, totals_turn_ = 0;
   std::uint8_t* page_ = nullptr;
-  std::uint32_t pending_[2][kPerThread] = {};  ///< bits of the word that is being filled
+  std::uint32_t pending_[kPerThread] = {};  ///< bits of the word that is being filled
   float lower_[kPerThread], upper_[kPerThread], zero_[kPerThread], inverse_[kPerThread];  ///< of keys
-  int outliers_ = 0;    ///< keys' outliers in the page so far
-  int old_blocks_ = 0;  ///< overflow blocks that were there before this call
+  int old_blocks_ = 0;  ///< overflow blocks that were there before
   int free_top_ = 0;    ///< place in the list of free blocks of this page's first new one, plus 1
   int new_blocks_ = 0;
 };
 
 template <int kPerThread>
-__device__ int PageAppend<kPerThread>::sum_before(int own, int& total) {
-  int sum = own;
-  for (int step = 1; step < 32; step <<= 1) {
-    const int other = __shfl_up_sync(~0u, sum, step);
-    if (lane_ >= step) sum += other;
-  }
-  __syncthreads();
-  if (lane_ == 31) totals_[warp_] = sum;
-  __syncthreads();
-  int before = sum - own;
-  total = 0;
-  for (int other = 0; other < warps_; ++other) {
-    const int of_warp = totals_[other];
-    if (other < warp_) before += of_warp;
-    total += of_warp;
-  }
-  return before;
-}
-
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::append_code(int side, int i, int slot, int code) {
-  const int bits = side ? a_.page.value.bits : a_.page.key.bits;
-  const int bit = slot * bits, in_word = bit & 31;
-  pending_[side][i] |= static_cast<std::uint32_t>(code) << in_word;
+__device__ void PageAppend<kPerThread>::append_code(int i, int slot, int code) {
+  const int bits = shape_.bits, bit = slot * bits, in_word = bit & 31;
+  pending_[i] |= static_cast<std::uint32_t>(code) << in_word;
   if (in_word + bits < 32) return;
-  const std::int64_t codes = side ? a_.page.value_parts.codes : a_.page.key_parts.codes;
-  auto* words = reinterpret_cast<std::uint32_t*>(page_ + codes + (first_channel_ + i) * (8 * bits));
-  words[bit >> 5] = pending_[side][i];
-  pending_[side][i] = in_word + bits > 32 ? static_cast<std::uint32_t>(code) >> (32 - in_word) : 0;
+  auto* words = reinterpret_cast<std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * bits));
+  words[bit >> 5] = pending_[i];
+  pending_[i] = in_word + bits > 32 ? static_cast<std::uint32_t>(code) >> (32 - in_word) : 0;
 }
 
 template <int kPerThread>
-__device__ void PageAppend<kPerThread>::flush(int side, int end_slot) {
-  const int bits = side ? a_.page.value.bits : a_.page.key.bits, bit = end_slot * bits;
+__device__ void PageAppend<kPerThread>::flush_codes(int end_slot) {
+  const int bit = end_slot * shape_.bits;
   if ((bit & 31) == 0) return;
-  const std::int64_t codes = side ? a_.page.value_parts.codes : a_.page.key_parts.codes;
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (mine(i)) {
-      reinterpret_cast<std::uint32_t*>(page_ + codes + (first_channel_ + i) * (8 * bits))[bit >> 5] = pending_[side][i];
+      auto* words = reinterpret_cast<std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * shape_.bits));
+      words[bit >> 5] = pending_[i];
     }
   }
 }
 
 template <int kPerThread>
-__device__ void PageAppend<kPerThread>::store_sink(int sequence, std::int64_t row, int position) {
-  float key[kPerThread], value[kPerThread];
-  load(a_.key, row, key);
-  load(a_.value, row, value);
+__device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread], int sequence, std::int64_t row,
+                                                   int position) {
   const std::int64_t base = (static_cast<std::int64_t>(sequence) * a_.sinks + position) * width_ + first_channel_;
-  const float key_unit = power_of_two(-a_.key_tables.exponent);
-  const float value_unit = power_of_two(-a_.value_tables.exponent);
+  const float to_stored = power_of_two(-tables_.exponent);
+  std::uint16_t* sinks = side_ ? a_.sink_values : a_.sink_keys;
+#pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (!mine(i)) continue;
-    a_.sink_keys[base + i] = exact(key[i], key_unit, row, 0, first_channel_ + i);
-    a_.sink_values[base + i] = exact(value[i], value_unit, row, 1, first_channel_ + i);
+    if (mine(i)) sinks[base + i] = exact(x[i], to_stored, row, first_channel_ + i);
   }
 }
 
 template <int kPerThread>
 __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
+  // What belongs to the model, while the kernel before may still run.
+  const int threads = static_cast<int>(blockDim.x), inner = (1 << shape_.bits) - 1;
+#pragma unroll
+  for (int i = 0; i < kPerThread && side_ == 0; ++i) {
+    if (!mine(i)) continue;
+    lower_[i] = __ldg(tables_.lower + first_channel_ + i);
+    upper_[i] = __ldg(tables_.upper + first_channel_ + i);
+    zero_[i] = __fadd_rn(__fmul_rn(0.5f, lower_[i]), __fmul_rn(0.5f, upper_[i]));
+    inverse_[i] = inverse_of(__fsub_rn(__fmul_rn(0.5f, upper_[i]), __fmul_rn(0.5f, lower_[i])));
+  }
+  for (int i = thread_; i < tables_.books * inner; i += threads) {
+    boundaries_[i / inner * kMaxBoundaries + i % inner] = tables_.boundaries[i];
+  }
+  wait_for_kernel_before();
   const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
   const int page = length / layout::kPageTokens + page_of_call;
   const int begin = max(length, page * layout::kPageTokens),
             end = min(length + count, (page + 1) * layout::kPageTokens);
   if (begin >= end) return;
-  page_ = a_.pages + a_.block_table[sequence * a_.block_table_stride + page] * a_.page.bytes;
+  const std::uint32_t page_number = a_.block_table[sequence * a_.block_table_stride + page];
   const int first_slot = begin - page * layout::kPageTokens, end_slot = end - page * layout::kPageTokens;
-  const int threads = static_cast<int>(blockDim.x);
-
-  for (int i = 0; i < kPerThread; ++i) {
-    if (!mine(i)) continue;
-    lower_[i] = __ldg(a_.key_tables.lower + first_channel_ + i);
-    upper_[i] = __ldg(a_.key_tables.upper + first_channel_ + i);
-    zero_[i] = __fadd_rn(__fmul_rn(0.5f, lower_[i]), __fmul_rn(0.5f, upper_[i]));
-    inverse_[i] = inverse_of(__fsub_rn(__fmul_rn(0.5f, upper_[i]), __fmul_rn(0.5f, lower_[i])));
-  }
-  for (int side = 0; side < 2; ++side) {
-    const EncodeTables& tables = side ? a_.value_tables : a_.key_tables;
-    const int inner = (1 << (side ? a_.page.value.bits : a_.page.key.bits)) - 1;
-    for (int i = thread_; i < tables.books * inner; i += threads) {
-      boundaries_[side][i / inner * kMaxBoundaries + i % inner] = tables.boundaries[i];
-    }
-  }
+  float x[kPerThread];
+  load(first + (begin - length), x);
+  page_ = a_.pages + page_number * a_.page.bytes;
   if (first_slot == 0) {
-    for (std::int64_t at = thread_ * 16; at < a_.page.bytes; at += threads * 16)
-      *reinterpret_cast<uint4*>(page_ + at) = {};
-    __syncthreads();
-    if (thread_ == 0 && a_.page.key.varying_outliers) {
-      *reinterpret_cast<std::uint32_t*>(page_ + a_.page.key_parts.overflow_link) = layout::kNoBlock;
+    // Both sides clear what is theirs and nothing else.
+    const auto clear = [&](std::int64_t offset, std::int64_t bytes) {
+      for (std::int64_t at = thread_ * 2; at < bytes; at += threads * 2) {
+        *reinterpret_cast<std::uint16_t*>(page_ + offset + at) = 0;
+      }
+    };
+    for (std::int64_t at = thread_ * 16; at < shape_.code_bytes(); at += threads * 16) {
+      *reinterpret_cast<uint4*>(page_ + parts_.codes + at) = {};
     }
+    clear(parts_.ranges, shape_.range_bytes());
+    clear(parts_.outlier_counts, shape_.count_bytes());
+    clear(parts_.outlier_values, shape_.page_entries() * layout::kHalfBytes);
+    clear(parts_.outlier_channels, shape_.page_entries() * shape_.channel_bytes());
+    clear(parts_.outlier_tokens, layout::outlier_token_bytes(shape_.page_entries()));
+    if (side_) {  // what belongs to none
+      clear(a_.page.used, a_.page.bytes - a_.page.used);
+      const std::int64_t counts_end = parts_.outlier_counts + shape_.count_bytes();
+      if (a_.page.key.varying_outliers) clear(counts_end, a_.page.key_parts.overflow_link - counts_end);
+    }
+    if (thread_ == 0 && shape_.varying_outliers) {
+      *reinterpret_cast<std::uint32_t*>(page_ + parts_.overflow_link) = layout::kNoBlock;
+    }
+    for (int head = thread_; head < shape_.kv_heads; head += threads) old_count_[head] = 0;
   } else {
-    for (int side = 0; side < 2; ++side) {
-      const int bits = side ? a_.page.value.bits : a_.page.key.bits, bit = first_slot * bits;
-      const std::int64_t codes = side ? a_.page.value_parts.codes : a_.page.key_parts.codes;
-      for (int i = 0; i < kPerThread && (bit & 31); ++i) {
-        if (!mine(i)) continue;
-        pending_[side][i] =
-            reinterpret_cast<const std::uint32_t*>(page_ + codes + (first_channel_ + i) * (8 * bits))[bit >> 5] &
-            ((1u << (bit & 31)) - 1u);
-      }
+    const int bit = first_slot * shape_.bits;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      if (!mine(i) || (bit & 31) == 0) continue;
+      const auto* words =
+          reinterpret_cast<const std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * shape_.bits));
+      pending_[i] = words[bit >> 5] & ((1u << (bit & 31)) - 1u);
     }
-    if (a_.page.key.varying_outliers) {
-      const int head_dim = a_.page.key.head_dim;
-      const int counts = first_slot * layout::outlier_groups(a_.page.key.kv_heads, head_dim);
-      const std::uint8_t* from = page_ + a_.page.key_parts.outlier_counts;
-      int own = 0;
-      for (int i = thread_; i < counts; i += threads) {
-        own += layout::outlier_count_bytes(head_dim) == 1 ? from[i] : reinterpret_cast<const std::uint16_t*>(from)[i];
-      }
-      sum_before(own, outliers_);
-      old_blocks_ = static_cast<int>(layout::overflow_blocks(outliers_, a_.page.key.outlier_capacity));
+    const auto* counts = reinterpret_cast<const std::uint16_t*>(page_ + parts_.outlier_counts);
+    for (int head = thread_; head < shape_.kv_heads && shape_.has_outliers(); head += threads) {
+      old_count_[head] = counts[head];
     }
   }
   __syncthreads();
-  for (int position = begin; position < end; ++position) {
+#pragma unroll 1
+  for (int position = begin;; ++position) {
+    // In one place of the code: it is long.
+    if (shape_.has_outliers() && (position == end || staged_ + width_ > stage_room_)) put_into_lists();
+    if (position == end) break;
     const int slot = position - page * layout::kPageTokens;
     const std::int64_t row = first + (position - length);
     if (position < a_.sinks) {
-      store_sink(sequence, row, position);
+      store_sink(x, sequence, row, position);
+#pragma unroll
       for (int i = 0; i < kPerThread; ++i) {
-        if (!mine(i)) continue;
-        append_code(0, i, slot, 0);
-        append_code(1, i, slot, 0);
+        if (mine(i)) append_code(i, slot, 0);
       }
-      continue;
+    } else if (side_ == 0) {
+      append_key(x, row, slot);
+    } else {
+      append_value(x, row, slot);
     }
-    // Both loads under way before either is waited for.
-    float key[kPerThread], value[kPerThread];
-    load(a_.key, row, key);
-    load(a_.value, row, value);
-    append_key(key, row, slot);
-    append_value(value, row, slot);
+    if (position + 1 < end) load(row + 1, x);
   }
-  flush(0, end_slot);
-  flush(1, end_slot);
+  flush_codes(end_slot);
 }
 
 }  // namespace kvq::cuda
 
 #include <kvq/kernels/cuda/page_append_keys.cuh>
+#include <kvq/kernels/cuda/page_append_list.cuh>
 #include <kvq/kernels/cuda/page_append_values.cuh>

@@ -1,4 +1,5 @@
-// Launches the appending of tokens, one block per page that gets some.
+// Launches the appending of tokens, one block per side of every page that gets some.
+#include <kvq/kernels/cuda/early_launch.h>
 #include <kvq/kernels/cuda/page_append.cuh>
 
 namespace kvq::cuda {
@@ -6,15 +7,11 @@ namespace kvq::cuda {
 namespace {
 
 template <int kPerThread>
-__global__ void __launch_bounds__(kMaxThreads) append_kernel(const __grid_constant__ QuantizeAppend arguments) {
+__global__ void __launch_bounds__(kPerThread < 8 ? 256 : kMaxAppendWarps * 32) append_kernel(const __grid_constant__ QuantizeAppend arguments) {
   extern __shared__ __align__(16) char shared[];
-  PageAppend<kPerThread>(arguments, shared).run(static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
-}
-
-std::size_t shared_bytes(const QuantizeAppend& a) {
-  const int groups = layout::outlier_groups(a.page.key.kv_heads, a.page.key.head_dim);
-  return 4 * (kMaxWarps + 1 + ((groups + 2) & ~1) + 1) + sizeof(Best) * kMaxWarps * a.page.value.outliers_per_end +
-         4 * kMaxBoundaries * (a.key_tables.books + a.value_tables.books);
+  allow_next_kernel();
+  PageAppend<kPerThread>(arguments, static_cast<int>(blockIdx.z), shared)
+      .run(static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
 }
 
 template <int kPerThread>
@@ -22,13 +19,13 @@ Status launch_append(const QuantizeAppend& a, Stream stream) {
   const int threads = static_cast<int>(layout::div_up(layout::div_up(a.page.key.width(), kPerThread), 32) * 32);
   // A sequence may begin in the middle of a page.
   const auto pages = static_cast<unsigned>(layout::pages(a.most_tokens) + (a.most_tokens > 1 ? 1 : 0));
-  const std::size_t bytes = shared_bytes(a);
+  const int bytes = std::max(AppendMemory(a.page.key, a.key_tables.books).bytes,
+                             AppendMemory(a.page.value, a.value_tables.books).bytes);
   if (bytes > 48 * 1024 && cudaFuncSetAttribute(append_kernel<kPerThread>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                static_cast<int>(bytes)) != cudaSuccess) {
+                                                bytes) != cudaSuccess) {
     return Status::TooMuchSharedMemory;
   }
-  append_kernel<kPerThread><<<dim3(pages, a.batch), threads, bytes, stream>>>(a);
-  return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
+  return launch_early(append_kernel<kPerThread>, dim3(pages, static_cast<unsigned>(a.batch), 2), threads, bytes, stream, a);
 }
 
 }  // namespace
@@ -46,11 +43,13 @@ Status quantize_append(const QuantizeAppend& arguments, Stream stream) {
     return Status::UnsupportedSide;
   }
   if (arguments.batch == 0 || arguments.most_tokens == 0) return Status::Ok;
+  if (key.head_dim > 256) return Status::UnsupportedHeadDim;  // channels of outliers of one byte
+  // Few threads, as long as there are not many values for each: they meet often.
   const int width = key.width();
-  if (width <= kMaxThreads) return launch_append<1>(arguments, stream);
-  if (width <= 2 * kMaxThreads) return launch_append<2>(arguments, stream);
-  if (width <= 4 * kMaxThreads) return launch_append<4>(arguments, stream);
-  if (width <= 8 * kMaxThreads) return launch_append<8>(arguments, stream);
+  if (width <= 256) return launch_append<1>(arguments, stream);
+  if (width <= 512) return launch_append<2>(arguments, stream);
+  if (width <= 1024) return launch_append<4>(arguments, stream);
+  if (width <= 8192) return launch_append<8>(arguments, stream);
   return Status::UnsupportedHeads;
 }
 

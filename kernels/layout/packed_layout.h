@@ -12,17 +12,17 @@
 //
 // - Ranges, token axis only: per token zero and scale, fp16 each. Of groups of channels or of tokens: page.h.
 //
-// - Outliers of a side with one range per token: per token 2k entries (width, if that is less), each an fp16 value and
-//   the channel within the token, 1 byte for width <= 256, else 2.
+// - Outliers of a side, in one list for each kv head, the lists one after the other: per kv head a count of 2 bytes (4
+//   from head_dim 1024 on); per entry an fp16 value, the channel within the head, 1 byte for head_dim <= 256, else 2, and
+//   the token within the page, 6 bits. Entries are in order of head, token, channel, so a kv head is read by itself, and
+//   any entry by itself.
 //
-// - Outliers of a side with one range per channel, whose number varies: per token and group of kv heads a count; room
-//   for `capacity` entries; a 4-byte link to the first overflow block. An entry is an fp16 value and the channel within
-//   its group; entries are in order of token, group, channel. A group is as many whole kv heads as have at most 255
-//   channels together, so that counts and channels fit one byte even when all are outliers; a larger head is a group by
-//   itself, with counts of 2 bytes and, above 256 channels, channels of 2 bytes. `capacity` is the calibrated number
-//   per page, rate * width * 64, rounded up to a multiple of 8. What exceeds it goes on, in the same order, in overflow
-//   blocks of 8 entries and a 4-byte link to the next block, taken from a pool of the cache. Capacity is counted
-//   whether used or not; overflow blocks as they are taken, whole.
+//   Where every token has the same number (one range per token: 2k of them, or width, if that is less) there is room for
+//   64 times that; slots of sinks and of tokens not yet there have none. Where the number varies (one range per channel)
+//   there is room for `capacity` entries and a 4-byte link to the first overflow block. `capacity` is the calibrated
+//   number per page, rate * width * 64, and a 32nd more, rounded up to a multiple of 8. What exceeds it goes on, in the
+//   same order, in overflow blocks of 8 entries and a 4-byte link to the next block, taken from a pool of the cache.
+//   Capacity is counted whether used or not; overflow blocks as they are taken, whole.
 //
 // Apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, and room for those that wait
 // to be quantized, `width` fp16 each.
@@ -53,39 +53,29 @@ constexpr std::int64_t code_page_bytes(int head_dim, int bits) {
 /// Zeros and scales of one page and side, token axis.
 constexpr std::int64_t range_page_bytes() { return kPageTokens * 2 * kHalfBytes; }
 
-/// Outliers of one page and side, token axis; `per_end` on each end.
-constexpr std::int64_t token_outlier_page_bytes(int width, int per_end) {
-  const int entries = 2 * per_end < width ? 2 * per_end : width;
-  return static_cast<std::int64_t>(kPageTokens) * entries * (kHalfBytes + (width <= 256 ? 1 : 2));
-}
+/// Of a kv head's list; up to 64 * head_dim entries.
+constexpr int outlier_count_bytes(int head_dim) { return head_dim < 1024 ? 2 : 4; }
+constexpr int outlier_channel_bytes(int head_dim) { return head_dim > 256 ? 2 : 1; }
 
-/// kv heads that share one count.
-constexpr int outlier_group_heads(int head_dim) { return head_dim >= 255 ? 1 : 255 / head_dim; }
-constexpr int outlier_groups(int kv_heads, int head_dim) {
-  return static_cast<int>(div_up(kv_heads, outlier_group_heads(head_dim)));
+/// Tokens of `entries` entries, a multiple of 4.
+inline constexpr int kOutlierTokenBits = 6;
+constexpr std::int64_t outlier_token_bytes(std::int64_t entries) { return entries * kOutlierTokenBits / 8; }
+
+/// Values, channels and tokens of `entries` entries, a multiple of 4.
+constexpr std::int64_t outlier_entry_bytes(int head_dim, std::int64_t entries) {
+  return entries * (kHalfBytes + outlier_channel_bytes(head_dim)) + outlier_token_bytes(entries);
 }
-constexpr int outlier_count_bytes(int head_dim) { return head_dim > 255 ? 2 : 1; }
-constexpr int outlier_entry_bytes(int head_dim) { return kHalfBytes + (head_dim > 256 ? 2 : 1); }
 
 /// Entries reserved in every page for a calibrated rate (outliers per value), channel axis.
 constexpr std::int64_t outlier_page_capacity(double rate, int width) {
-  const double expected = rate * width * kPageTokens;
+  const double expected = rate * width * kPageTokens * (33.0 / 32.0);
   const auto whole = static_cast<std::int64_t>(expected);
   return div_up(whole + (expected > static_cast<double>(whole) ? 1 : 0), kOutlierBlockEntries) * kOutlierBlockEntries;
-}
-
-/// What a page of a side with outliers, channel axis, occupies before any overflow.
-constexpr std::int64_t channel_outlier_page_bytes(int kv_heads, int head_dim, std::int64_t capacity) {
-  return static_cast<std::int64_t>(kPageTokens) * outlier_groups(kv_heads, head_dim) * outlier_count_bytes(head_dim) +
-         capacity * outlier_entry_bytes(head_dim) + kOverflowLinkBytes;
 }
 
 /// Overflow blocks of a page that holds `outliers`.
 constexpr std::int64_t overflow_blocks(std::int64_t outliers, std::int64_t capacity) {
   return outliers > capacity ? div_up(outliers - capacity, kOutlierBlockEntries) : 0;
-}
-constexpr std::int64_t overflow_block_bytes(int head_dim) {
-  return static_cast<std::int64_t>(kOutlierBlockEntries) * outlier_entry_bytes(head_dim) + kOverflowLinkBytes;
 }
 
 }  // namespace kvq::layout

@@ -7,14 +7,16 @@
 //   group_tokens][kv_heads][head_dim][2];
 //                    with zero points of fewer bits (zero_bits): the steps, fp16, of all of these, then the zero
 //                    points, zero_bits each from the lowest bit of a byte up
+//   outlier counts   [kv_heads], 2 or 4 bytes each; the first is aligned to 4
+//   overflow link    4 bytes, aligned to 4
 //   outlier values   [entries] fp16
 //   outlier channels [entries], 1 or 2 bytes each
-//   outlier counts   [64][groups], 1 or 2 bytes each
-//   overflow link    4 bytes, aligned to 4
+//   outlier tokens   [entries] 6 bits, from the lowest bit of a byte up
 //
 // each first of the keys, then of the values; then padding to a multiple of 16 bytes, counted.
 //
-// A part that a recipe does not need has size 0. Values and channels of an outlier are apart so that both are aligned.
+// A part that a recipe does not need has size 0. Values, channels and tokens of outliers are apart so that the first
+// two are aligned.
 
 #include <cstdint>
 
@@ -47,8 +49,10 @@ struct SideShape {
   constexpr std::int64_t page_entries() const {
     return varying_outliers ? outlier_capacity : std::int64_t{kPageTokens} * entries_per_token();
   }
-  /// Bytes of an outlier's channel: within the token (axis token), within the group of heads (axis channel).
-  constexpr int channel_bytes() const { return (varying_outliers ? head_dim > 256 : width() > 256) ? 2 : 1; }
+  constexpr bool has_outliers() const { return varying_outliers || outliers_per_end > 0; }
+  /// Bytes of an outlier's channel and of a count.
+  constexpr int channel_bytes() const { return outlier_channel_bytes(head_dim); }
+  constexpr int outlier_count_bytes() const { return layout::outlier_count_bytes(head_dim); }
   constexpr std::int64_t row_bytes() const { return std::int64_t{kPageTokens} * bits / 8; }
   constexpr std::int64_t code_bytes() const {
     return kv_heads * (head_code_bits > 0 ? div_up(head_code_bits, 8) : code_page_bytes(head_dim, bits));
@@ -77,15 +81,14 @@ struct SideShape {
     return div_up(std::int64_t{ranges} * (8 * kHalfBytes + zero_bits), 8) + group_outlier_bytes();
   }
   constexpr std::int64_t count_bytes() const {
-    return varying_outliers
-               ? std::int64_t{kPageTokens} * outlier_groups(kv_heads, head_dim) * outlier_count_bytes(head_dim)
-               : 0;
+    return has_outliers() ? std::int64_t{kv_heads} * outlier_count_bytes() : 0;
   }
 };
 
 /// Byte offsets of one side's parts from the start of the page.
 struct SideParts {
-  std::int64_t codes = 0, ranges = 0, outlier_values = 0, outlier_channels = 0, outlier_counts = 0, overflow_link = 0;
+  std::int64_t codes = 0, ranges = 0, outlier_counts = 0, overflow_link = 0;
+  std::int64_t outlier_values = 0, outlier_channels = 0, outlier_tokens = 0;
 };
 
 struct PageLayout {
@@ -107,27 +110,31 @@ constexpr PageLayout page_layout(const SideShape& key, const SideShape& value) {
   SideParts &k = page.key_parts, &v = page.value_parts;
   place(k.codes, key.code_bytes(), v.codes, value.code_bytes());
   place(k.ranges, key.range_bytes(), v.ranges, value.range_bytes());
-  place(k.outlier_values, key.page_entries() * kHalfBytes, v.outlier_values, value.page_entries() * kHalfBytes);
-  place(k.outlier_channels, key.page_entries() * key.channel_bytes(), v.outlier_channels,
-        value.page_entries() * value.channel_bytes());
+  if (key.has_outliers() || value.has_outliers()) end = div_up(end, 4) * 4;
   place(k.outlier_counts, key.count_bytes(), v.outlier_counts, value.count_bytes());
   if (key.varying_outliers || value.varying_outliers) end = div_up(end, 4) * 4;
   place(k.overflow_link, key.varying_outliers ? kOverflowLinkBytes : 0, v.overflow_link,
         value.varying_outliers ? kOverflowLinkBytes : 0);
+  place(k.outlier_values, key.page_entries() * kHalfBytes, v.outlier_values, value.page_entries() * kHalfBytes);
+  place(k.outlier_channels, key.page_entries() * key.channel_bytes(), v.outlier_channels,
+        value.page_entries() * value.channel_bytes());
+  place(k.outlier_tokens, outlier_token_bytes(key.page_entries()), v.outlier_tokens,
+        outlier_token_bytes(value.page_entries()));
   end += key.page_group_outlier_bytes() + value.page_group_outlier_bytes();
   page.used = end;
   page.bytes = div_up(end, kPageAlignment) * kPageAlignment;
   return page;
 }
 
-/// An overflow block: fp16 values of 8 entries, their channels, and the number of the next block.
+/// An overflow block: fp16 values of 8 entries, their channels, their tokens, and the number of the next block.
 struct OverflowBlock {
-  std::int64_t channels = 0, link = 0, bytes = 0;  ///< offsets; the values are at 0
+  std::int64_t channels = 0, tokens = 0, link = 0, bytes = 0;  ///< offsets; the values are at 0
 };
 constexpr OverflowBlock overflow_block(const SideShape& side) {
   const std::int64_t channels = std::int64_t{kOutlierBlockEntries} * kHalfBytes;
-  const std::int64_t link = channels + std::int64_t{kOutlierBlockEntries} * side.channel_bytes();
-  return {channels, link, link + kOverflowLinkBytes};
+  const std::int64_t tokens = channels + std::int64_t{kOutlierBlockEntries} * side.channel_bytes();
+  const std::int64_t link = div_up(tokens + outlier_token_bytes(kOutlierBlockEntries), 4) * 4;
+  return {channels, tokens, link, link + kOverflowLinkBytes};
 }
 
 }  // namespace kvq::layout

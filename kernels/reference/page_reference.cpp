@@ -19,46 +19,6 @@ std::uint32_t number(const std::uint8_t* from, int bytes) {
   return result;
 }
 
-/// Outliers of a page in the order in which they are stored: from the page, then from its chain of overflow blocks.
-class OutlierList {
- public:
-  OutlierList(const std::uint8_t* page, const Side& side, const OverflowBlocks& overflow)
-      : side_(side),
-        overflow_(overflow),
-        values_(page + side.parts.outlier_values),
-        channels_(page + side.parts.outlier_channels),
-        link_(page + side.parts.overflow_link),
-        left_(side.shape.page_entries()) {}
-
-  struct Entry {
-    int channel;
-    double value;
-  };
-  Entry next() {
-    if (left_ == 0) {
-      const layout::OverflowBlock block = layout::overflow_block(side_.shape);
-      const std::uint8_t* bytes = overflow_(number(link_, layout::kOverflowLinkBytes));
-      values_ = bytes;
-      channels_ = bytes + block.channels;
-      link_ = bytes + block.link;
-      left_ = layout::kOutlierBlockEntries;
-    }
-    const int channel_bytes = side_.shape.channel_bytes();
-    const Entry entry{static_cast<int>(number(channels_, channel_bytes)),
-                      std::ldexp(half_value(static_cast<std::uint16_t>(number(values_, 2))), side_.exponent)};
-    values_ += 2;
-    channels_ += channel_bytes;
-    --left_;
-    return entry;
-  }
-
- private:
-  const Side& side_;
-  const OverflowBlocks& overflow_;
-  const std::uint8_t *values_, *channels_, *link_;
-  std::int64_t left_;
-};
-
 double half_at(const std::uint8_t* from, int exponent) {
   return std::ldexp(half_value(static_cast<std::uint16_t>(number(from, 2))), exponent);
 }
@@ -142,26 +102,33 @@ void rotate_back(std::vector<double>& x, const Side& side) {
   }
 }
 
-/// Overwrites what codes say of outliers.
+/// Overwrites what codes say of outliers: entry by entry, each found from the start of the list.
 void place_outliers(const std::uint8_t* page, const Side& side, int tokens, const OverflowBlocks& overflow,
                     std::vector<double>& x) {
   const layout::SideShape& shape = side.shape;
-  const int width = shape.width();
-  OutlierList list(page, side, overflow);
-  const int heads = layout::outlier_group_heads(shape.head_dim);
-  const int groups = shape.varying_outliers ? layout::outlier_groups(shape.kv_heads, shape.head_dim) : 1;
-  const int count_bytes = layout::outlier_count_bytes(shape.head_dim);
-  for (int token = 0; token < tokens; ++token) {
-    for (int group = 0; group < groups; ++group) {
-      const int count =
-          shape.varying_outliers
-              ? static_cast<int>(
-                    number(page + side.parts.outlier_counts + (token * groups + group) * count_bytes, count_bytes))
-              : shape.entries_per_token();
-      for (int entry = 0; entry < count; ++entry) {
-        const auto [channel, value] = list.next();
-        x[static_cast<std::size_t>(token) * width + group * heads * shape.head_dim + channel] = value;
+  const int width = shape.width(), count_bytes = shape.head_dim < 1024 ? 2 : 4;
+  const int channel_bytes = shape.head_dim > 256 ? 2 : 1;
+  const layout::OverflowBlock block = layout::overflow_block(shape);
+  std::int64_t index = 0;
+  const std::uint8_t* bytes = nullptr;  // of the overflow block that the entry is in
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    const std::uint32_t count = number(page + side.parts.outlier_counts + head * count_bytes, count_bytes);
+    for (std::uint32_t entry = 0; entry < count; ++entry, ++index) {
+      const std::uint8_t *values = page + side.parts.outlier_values, *channels = page + side.parts.outlier_channels;
+      const std::uint8_t* places = page + side.parts.outlier_tokens;
+      std::int64_t at = index;
+      if (index >= shape.page_entries()) {
+        at = (index - shape.page_entries()) % 8;
+        if (at == 0) {
+          bytes = overflow(number(bytes == nullptr ? page + side.parts.overflow_link : bytes + block.link, 4));
+        }
+        values = bytes, channels = bytes + block.channels, places = bytes + block.tokens;
       }
+      const int token = bits_at(places, 6 * at, 6);
+      if (token >= tokens) continue;
+      const auto channel = static_cast<int>(number(channels + at * channel_bytes, channel_bytes));
+      x[static_cast<std::size_t>(token * width + head * shape.head_dim + channel)] =
+          half_at(values + 2 * at, side.exponent);
     }
   }
 }
@@ -187,7 +154,7 @@ std::vector<double> decode_page(const std::uint8_t* page, const Side& side, int 
       x[static_cast<std::size_t>(token) * width + channel] = zero + scale * level;
     }
   }
-  if (shape.page_entries() > 0 || shape.varying_outliers) place_outliers(page, side, tokens, overflow, x);
+  if (shape.has_outliers()) place_outliers(page, side, tokens, overflow, x);
   if (!side.rotation_scale.empty()) rotate_back(x, side);
   return x;
 }

@@ -18,7 +18,7 @@ namespace kvq {
 struct CalibrationHeader {
   Provenance provenance;
   KvShape shape;
-  RopeParams rope;
+  ModelRope rope;
   std::int64_t sequences = 0, seqlen = 0;
   std::string bos;  ///< resolved: "never" or "window"
   /// How gradients are taken over the query heads that share a kv head: "joint" (the gradient itself), or "mean" or

@@ -184,7 +184,7 @@ void PackedSequence::write_pages(int layer, std::int64_t first_page, std::int64_
   };
   each(encode);
   each([&](Part& part) { writer(part).write(part.slot, part.encoded); });
-  for (const Part& part : parts) writer(part).write_varying_outliers(part.slot, part.encoded, pool_->overflow());
+  for (const Part& part : parts) writer(part).write_outliers(part.slot, part.encoded, pool_->overflow());
 }
 
 /// `exact`: of all `tokens` of the call where the side waits, else of the sinks among them.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <kvq/cache/outlier_list.h>
 #include <kvq/cache/page_bytes.h>
 #include <kvq/core/half.h>
 #include <kvq/quant/channel_affine.h>
@@ -62,45 +63,49 @@ void SideDecoder::add_runs(const SideQuantizer& quantizer, const CodeRows& rows)
   }
 }
 
-/// Calls visit(token, channel within the token, value) in the order in which the entries are stored.
+/// Calls visit(token, channel within the token, value) for entries of kv heads first_head … last_head - 1 in tokens below
+/// `slots`, in the order in which they are stored.
 template <typename Visit>
-void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow,
-                                   std::vector<float>& values, Visit visit) const {
-  const auto in_page = static_cast<int>(shape_.page_entries());
-  values.resize(static_cast<std::size_t>(in_page) + layout::kOutlierBlockEntries);
-  loops_->halves_to_floats(page + parts_.outlier_values, in_page, from_stored_, values.data());
+void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, int first_head, int last_head,
+                                   const BlockPool& overflow, OpenPage& scratch, Visit visit) const {
+  if (!shape_.has_outliers()) return;
+  const auto count_of = [&](int head) {
+    const std::uint8_t* counts = page + parts_.outlier_counts;
+    return shape_.outlier_count_bytes() == 2 ? std::int64_t{load_small(counts, head, 2)}
+                                             : load_number<std::int32_t>(counts + std::ptrdiff_t{4} * head);
+  };
+  std::int64_t begin = 0, end = 0;
+  for (int head = 0; head < last_head; ++head) (head < first_head ? begin : end) += count_of(head);
+  end += begin;
+  // From a multiple of four on, where tokens begin at a byte.
+  const std::int64_t room = shape_.page_entries(), first = std::min(begin, room) & ~std::int64_t{3};
+  const std::int64_t in_page = std::min(layout::div_up(end, 4) * 4, room) - first;
   const int channel_bytes = shape_.channel_bytes();
-  const std::uint8_t* channels = page + parts_.outlier_channels;
-  if (!shape_.varying_outliers) {
-    const int entries = shape_.entries_per_token();
-    for (int token = 0, entry = 0; token < slots; ++token) {
-      for (int end = entry + entries; entry < end; ++entry) {
-        visit(token, load_small(channels, entry, channel_bytes), values[static_cast<std::size_t>(entry)]);
-      }
-    }
-    return;
-  }
+  std::vector<float>& values = scratch.values;
+  std::vector<std::uint8_t>& tokens = scratch.tokens;
+  values.resize(static_cast<std::size_t>(std::max<std::int64_t>(in_page, layout::kOutlierBlockEntries)));
+  tokens.resize(values.size());
+  loops_->halves_to_floats(page + parts_.outlier_values + first * layout::kHalfBytes, static_cast<int>(in_page),
+                           from_stored_, values.data());
+  unpack_outlier_tokens(page + parts_.outlier_tokens + layout::outlier_token_bytes(first), in_page, tokens.data());
+
   const layout::OverflowBlock block = layout::overflow_block(shape_);
-  const int groups = layout::outlier_groups(shape_.kv_heads, shape_.head_dim);
-  const int group_width = layout::outlier_group_heads(shape_.head_dim) * shape_.head_dim;
-  const int count_bytes = layout::outlier_count_bytes(shape_.head_dim);
-  const std::uint8_t* link = page + parts_.overflow_link;
-  const float* value = values.data();
-  std::int64_t entry = 0, room = shape_.outlier_capacity;
-  for (int token = 0; token < slots; ++token) {
-    for (int group = 0; group < groups; ++group) {
-      int count = load_small(page + parts_.outlier_counts, token * groups + group, count_bytes);
-      for (; count > 0; --count, ++entry) {
-        if (entry == room) {
-          const std::uint8_t* data = overflow.data(load_number<std::uint32_t>(link));
-          value = values.data() + in_page;
-          loops_->halves_to_floats(data, layout::kOutlierBlockEntries, from_stored_, values.data() + in_page);
-          channels = data + block.channels;
-          link = data + block.link;
-          entry = 0, room = layout::kOutlierBlockEntries;
-        }
-        visit(token, group * group_width + load_small(channels, entry, channel_bytes), value[entry]);
+  const std::uint8_t *link = page + parts_.overflow_link, *channels = page + parts_.outlier_channels;
+  std::int64_t base = first, part_end = room, index = begin;  // entries base … of the list are in the arrays
+  for (int head = first_head; head < last_head; ++head) {
+    for (std::int64_t left = count_of(head); left > 0; --left, ++index) {
+      while (index >= part_end) {
+        const std::uint8_t* data = overflow.data(load_number<std::uint32_t>(link));
+        link = data + block.link;
+        base = part_end, part_end += layout::kOutlierBlockEntries;
+        if (index >= part_end) continue;
+        loops_->halves_to_floats(data, layout::kOutlierBlockEntries, from_stored_, values.data());
+        unpack_outlier_tokens(data + block.tokens, layout::kOutlierBlockEntries, tokens.data());
+        channels = data + block.channels - base * channel_bytes;
       }
+      const auto at = static_cast<std::size_t>(index - base);
+      if (tokens[at] < slots)
+        visit(int{tokens[at]}, head * shape_.head_dim + load_small(channels, index, channel_bytes), values[at]);
     }
   }
 }
@@ -160,7 +165,7 @@ void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int 
     out.exact[static_cast<std::size_t>(head_of_channel_[at] - first_head)].push_back(
         {row_of_channel_[at] + token, value});
   };
-  for_each_outlier(page, slots, overflow, out.values, put);
+  for_each_outlier(page, slots, first_head, last_head, overflow, out, put);
   const std::vector<float> exact = exact_tokens(sinks);
   for (std::size_t index = 0; index < exact.size(); ++index)  // last: the empty slots of sinks say nothing
     put(static_cast<int>(index) / width, static_cast<int>(index) % width, exact[index]);

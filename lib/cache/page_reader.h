@@ -29,7 +29,8 @@ struct OpenPage {
   };
   std::vector<std::vector<Exact>> exact;  ///< by kv head, from first_head on
   int first_head = 0;
-  std::vector<float> values;  ///< scratch: the outliers in the page
+  std::vector<float> values;         ///< scratch: the outliers in the page
+  std::vector<std::uint8_t> tokens;  ///< scratch: theirs
 };
 
 /// Of one layer and side; const and thread-safe.
@@ -55,8 +56,8 @@ class SideDecoder {
 
  private:
   template <typename Visit>
-  void for_each_outlier(const std::uint8_t* page, int slots, const BlockPool& overflow, std::vector<float>& values,
-                        Visit visit) const;
+  void for_each_outlier(const std::uint8_t* page, int slots, int first_head, int last_head, const BlockPool& overflow,
+                        OpenPage& scratch, Visit visit) const;
   void open_ranges(const std::uint8_t* page, OpenPage& out) const;
   void decode_grouped_tokens(const OpenPage& page, int kv_head, const float* table, float* out) const;
   void decode_grouped_channels(const OpenPage& page, int kv_head, const float* table, float* out) const;

@@ -20,10 +20,10 @@ class PageWriter {
   /// Puts the page of zeros that a pool gives into its first state.
   void begin();
 
-  /// Codes, ranges and, where every token has the same number, outliers of `tokens`, into slots first_slot …
+  /// Codes and ranges of `tokens`, into slots first_slot …
   void write(int first_slot, const EncodedTokens& tokens);
-  /// The other outliers; takes overflow blocks, so it is not for several threads at once.
-  void write_varying_outliers(int first_slot, const EncodedTokens& tokens, BlockPool& overflow);
+  /// Their outliers; may take overflow blocks, so it is not for several threads at once.
+  void write_outliers(int first_slot, const EncodedTokens& tokens, BlockPool& overflow);
 
   /// Leaves the page as it would be if only `slots` tokens had been written; overflow blocks go back.
   void crop(int slots, BlockPool& overflow);
@@ -32,7 +32,6 @@ class PageWriter {
   void write_ranges(int first_slot, const EncodedTokens& tokens);
   void crop_ranges(int slots);
   void crop_outliers(int slots, BlockPool& overflow);
-  std::int64_t outliers_before(int slot) const;
 
   const layout::SideShape& shape_;
   const layout::SideParts& parts_;

@@ -47,7 +47,7 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
 class SequenceRun {
  public:
   SequenceRun(Model& model, const CollectOptions& options, RunContext& context)
-      : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
+      : model_(model), options_(options), context_(context), tables_(model.config().rope) {}
 
   void run(const Window& window, std::int64_t sequence, SequenceWriter writer, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
@@ -96,23 +96,26 @@ class SequenceRun {
 
   /// All but gradients.
   void write_forward(const LayerTensors& layer, std::int64_t sequence, SequenceWriter& writer) {
+    const ModelRope& rope = model_.config().rope;
+    const std::int64_t seen = rope.window_of(layer.layer);
+    RopeTable& table = tables_.of(layer.layer);
     writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
     writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
     writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
     // The metric takes 1 - w of softmax weights, which scores rounded to bf16 do not leave right where w is nearly 1.
     const bool metric = writer.layout().metric, bf16 = options_.dtype == Dtype::Bf16 && !metric;
     writer.write(layer.layer, Part::AttentionMass,
-                 attention_mass(layer.query, layer.key, rope_, bf16, metric ? &log_sums_ : nullptr).data());
+                 attention_mass(layer.query, layer.key, table, bf16, seen, metric ? &log_sums_ : nullptr).data());
     if (!metric) return;
     const std::vector<std::int64_t> tokens = metric_tokens(sequence, layer.key.size(0));
     writer.write(layer.layer, Part::KeyMetric,
-                 key_metric(layer.query, layer.key, model_.config().rope, rope_, log_sums_, tokens).data());
+                 key_metric(layer.query, layer.key, rope.of(layer.layer), table, seen, log_sums_, tokens).data());
   }
 
   Model& model_;
   const CollectOptions& options_;
   RunContext& context_;
-  RopeTable rope_;
+  RopeTables tables_;
   std::vector<double> log_sums_;
 };
 

@@ -41,12 +41,13 @@ struct Head {
   const float* queries;    ///< its numbers
   at::Tensor key;          ///< `[tokens, head_dim]`, after RoPE
   const double* log_sums;  ///< `[tokens * group]`
-  std::int64_t group, dim;
+  std::int64_t group, dim, window;
 };
 
 /// What one token adds, before it is turned back: Σ (w(1 - w))² q qᵀ, q after RoPE, `[dim, dim]`.
 at::Tensor token_moment(const Head& head, std::int64_t token) {
-  const std::int64_t first = token * head.group, rows = head.query.size(0) - first;
+  const std::int64_t first = token * head.group, later = head.query.size(0) - first,
+                     rows = head.window > 0 ? std::min(later, head.window * head.group) : later;
   const at::Tensor scores = at::mv(head.query.narrow(0, first, rows), head.key.select(0, token));
   const float* score = scores.const_data_ptr<float>();
   const double scale = 1.0 / std::sqrt(static_cast<double>(head.dim));
@@ -82,7 +83,7 @@ std::vector<std::int64_t> metric_tokens(std::int64_t sequence, std::int64_t seql
 }
 
 std::vector<double> key_metric(const at::Tensor& query, const at::Tensor& key, const RopeParams& params,
-                               RopeTable& rope, std::span<const double> log_sums,
+                               RopeTable& rope, std::int64_t window, std::span<const double> log_sums,
                                std::span<const std::int64_t> tokens) {
   const c10::AutoGradMode no_grad(false);
   const std::int64_t length = query.size(0), dim = query.size(2), kv_heads = key.size(1),
@@ -96,7 +97,7 @@ std::vector<double> key_metric(const at::Tensor& query, const at::Tensor& key, c
   std::vector<double> sums(static_cast<std::size_t>(kv_heads * parts) * size);
   at::parallel_for(0, kv_heads * parts, 1, [&](std::int64_t begin, std::int64_t end) {
     const c10::AutoGradMode thread_no_grad(false);
-    Head head{{}, nullptr, {}, nullptr, group, dim};
+    Head head{{}, nullptr, {}, nullptr, group, dim, window};
     std::int64_t prepared = -1;
     std::vector<double> block(size), cosine(frequencies.size()), sine(frequencies.size());
     for (std::int64_t task = begin; task < end; ++task) {

@@ -23,9 +23,11 @@ namespace kvq {
 std::vector<std::int64_t> metric_tokens(std::int64_t sequence, std::int64_t seqlen);
 
 /// H summed over `tokens`, fp64 `[kv_heads, head_dim, head_dim]`. `query [tokens, heads, head_dim]` and `key [tokens,
-/// kv_heads, head_dim]` before RoPE, fp32, positions from 0; `log_sums` from attention_mass() in fp32. Queries whose w(1 - w)
-/// is below 1/256 of the token's largest are left out. The same result with any number of threads.
+/// kv_heads, head_dim]` before RoPE, fp32, positions from 0; `log_sums` from attention_mass() in fp32. Queries whose
+/// w(1 - w) is below 1/256 of the token's largest are left out; so are those that a `window` > 0 parts from the token.
+/// The same result with any number of threads.
 std::vector<double> key_metric(const at::Tensor& query, const at::Tensor& key, const RopeParams& params,
-                               RopeTable& rope, std::span<const double> log_sums, std::span<const std::int64_t> tokens);
+                               RopeTable& rope, std::int64_t window, std::span<const double> log_sums,
+                               std::span<const std::int64_t> tokens);
 
 }  // namespace kvq

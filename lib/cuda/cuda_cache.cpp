@@ -50,7 +50,14 @@ const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
   check_packable(*quantizer);
   const Recipe& recipe = quantizer->recipe;
   if (const std::string refusal = cuda_refusal(recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
-  const RopeParams& rope = quantizer->rope;
+  const ModelRope& rope = quantizer->rope;
+  if (rope.has_local_layers()) {
+    fail(
+        ErrorKind::Mismatch,
+        fmt::format("--cache cuda: the model has layers whose queries see {} tokens only and rotate by angles of their "
+                    "own, which the kernels do not know; --cache packed and --cache simulated do",
+                    rope.window));
+  }
   if (!recipe.key.post_rope && rope.rotary_dim != quantizer->shape.head_dim) {
     fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} of {} channels of a head rotate; the kernels rotate all of "
                                           "them; --cache packed does not mind",
@@ -87,7 +94,7 @@ void check(cuda::Status status, const KvShape& shape, const char* what) {
 CudaCache::CudaCache(std::shared_ptr<const Quantizer> quantizer)
     : quantizer_(std::move(quantizer)),
       overflow_(overflow_block_bytes(checked(quantizer_).shape)),
-      rope_(quantizer_->rope) {
+      rope_(static_cast<const RopeParams&>(quantizer_->rope)) {  // checked(): the same in all layers
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) layers_.emplace_back(layer, quantizer_->recipe.sinks);
   report_.reserve(1);
@@ -179,6 +186,11 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
     arguments.max_length = first_position + begin + rows;
     arguments.cache.lengths = lengths_.data() + begin;
     arguments.query = query_.data() + begin * row, arguments.output = result_.data() + begin * row;
+    if (const std::int64_t blocks = rows * shape.heads; blocks > arrivals_.room()) {
+      arrivals_.reserve(blocks);
+      arrivals_.fill_bytes(0);
+    }
+    arguments.arrivals = arrivals_.data();
     const std::size_t needed = cuda::decode_workspace_bytes(arguments);
     workspace_.reserve(static_cast<std::int64_t>(needed));
     arguments.workspace = workspace_.data(), arguments.workspace_bytes = needed;

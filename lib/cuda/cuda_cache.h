@@ -47,6 +47,7 @@ class CudaCache final : public KvCache {
   DeviceArray<std::uint8_t> angle_memory_, workspace_;
   DeviceArray<float> key_, value_, query_, result_;
   DeviceArray<std::int32_t> lengths_, rows_;
+  DeviceArray<std::uint32_t> arrivals_;
   DeviceArray<cuda::AppendReport> report_;
 };
 

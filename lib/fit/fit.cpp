@@ -105,13 +105,14 @@ std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const Thres
           view = wanted;
           viewed = {};
           if (wanted.changes_data()) {
-            viewed = view_data(wanted, header.shape, header.rope, header.sequences, header.seqlen, x, gradients,
-                               context.threads);
+            viewed = view_data(wanted, header.shape, header.rope.of(layer), header.sequences, header.seqlen, x,
+                               gradients, context.threads);
           }
           // Sinks stay exact as they are, unrotated.
           const float exact = wanted.rotation == Rotation::None ? 0.0f : largest_magnitude(x, context.threads);
-          fitter.begin(header.shape, header.rope, header.sequences, header.seqlen, wanted.changes_data() ? viewed.x : x,
-                       wanted.changes_data() ? viewed.gradients : gradients, exact);
+          fitter.begin(header.shape, header.rope.of(layer), header.sequences, header.seqlen,
+                       wanted.changes_data() ? viewed.x : x, wanted.changes_data() ? viewed.gradients : gradients,
+                       exact);
           if (!metric.empty() && !wanted.post_rope) {
             turned_metric = wanted.rotation == Rotation::None
                                 ? metric

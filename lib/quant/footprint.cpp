@@ -111,7 +111,7 @@ Footprint page_footprint(const layout::PageLayout& page) {
   for (const layout::SideShape& side : {page.key, page.value}) {
     one.codes += side.code_bytes();
     one.ranges += side.range_bytes();
-    one.outliers += side.page_entries() * (layout::kHalfBytes + side.channel_bytes()) + side.count_bytes() +
+    one.outliers += layout::outlier_entry_bytes(side.head_dim, side.page_entries()) + side.count_bytes() +
                     (side.varying_outliers ? layout::kOverflowLinkBytes : 0) + side.page_group_outlier_bytes();
   }
   one.padding = page.bytes - one.total();

@@ -62,7 +62,7 @@ struct LayerQuantizer {
 struct Quantizer {
   Recipe recipe;
   KvShape shape;
-  RopeParams rope;
+  ModelRope rope;
   std::vector<LayerQuantizer> layers;  ///< none where the recipe does not quantize
 };
 

@@ -67,8 +67,7 @@ class Side:
         self.per_token, self.fraction, self.count, self.rotate = per_token, fraction, count, rotate
         self.codes = [[0] * PAGE for _ in range(WIDTH)]
         self.ranges = [(0, 0)] * PAGE
-        self.entries = []  # (value, channel)
-        self.counts = [0] * PAGE
+        self.entries = []  # (kv head, token, channel within the head, value)
 
     def put(self, token, x):
         if self.rotate:
@@ -93,8 +92,7 @@ class Side:
             scale = [F(0.5) * b - F(0.5) * a for a, b in zip(lower, upper)]
         for c in range(WIDTH):
             if c in exact:
-                self.entries.append((half(x[c]), c))
-                self.counts[token] += 1
+                self.entries.append((c // DIM, token, c % DIM, half(x[c])))
                 continue
             book = levels(self.count or 2 ** self.bits[c])
             self.codes[c][token] = code_of(F(F(x[c] - zero[c]) * F(F(1) / scale[c])), book)
@@ -185,6 +183,18 @@ def number(value, size):
     return value.to_bytes(size, "little")
 
 
+def bytes_of_values(entries):
+    return b"".join(number(value, 2) for _, _, _, value in entries)
+
+
+def bytes_of_channels(entries):
+    return bytes(channel for _, _, channel, _ in entries)
+
+
+def bytes_of_tokens(entries):
+    return bytes_of_bits([bit for _, token, _, _ in entries for bit in binary(token, 6)])
+
+
 def pack(sides, capacity):
     """sides, capacity: keys and values."""
     tokens = [tensor(0), tensor(1)]
@@ -198,30 +208,33 @@ def pack(sides, capacity):
             waits = b"".join(number(half(x), 2) for x in tokens[side][waiting:].ravel())
             continue
         for token in range(SINKS, TOKENS):
-            if sides[side].per_token and sides[side].fraction and token == SINKS:
-                sides[side].entries += [(0, 0)] * 2 * SINKS  # slots of sinks: two empty entries each
             sides[side].put(token, tokens[side][token])
     varying = [side for side in sides if side.fraction and not side.per_token]
     room = [0 if not side.fraction else PAGE * 2 if side.per_token else capacity[index] for index, side in enumerate(sides)]
-    in_page = [side.entries[:room[index]] + [(0, 0)] * (room[index] - len(side.entries)) for index, side in enumerate(sides)]
+    entries = [sorted(side.entries) for side in sides]
+    in_page = [of[:room[index]] + [(0, 0, 0, 0)] * (room[index] - len(of)) for index, of in enumerate(entries)]
     page = b"".join(side.bytes_of_codes() for side in sides)
     page += b"".join(side.bytes_of_ranges() for side in sides)
-    page += b"".join(number(value, 2) for entries in in_page for value, _ in entries)
-    page += b"".join(number(channel, 1) for entries in in_page for _, channel in entries)
-    page += b"".join(number(count, 1) for side in varying for count in side.counts)
+    if any(side.fraction for side in sides):
+        page += b"\0" * (-len(page) % 4)
+    for index, side in enumerate(sides):
+        if side.fraction:
+            page += b"".join(number(sum(entry[0] == head for entry in entries[index]), 2) for head in range(HEADS))
     if varying:
         page += b"\0" * (-len(page) % 4)
     blocks = b""
     for index, side in enumerate(sides):
         if side not in varying:
             continue
-        rest = side.entries[room[index]:]
+        rest = entries[index][room[index]:]
         chain = [rest[i:i + 8] for i in range(0, len(rest), 8)]
         page += number(0 if chain else NOWHERE, 4)
         for place, block in enumerate(chain):
-            block = block + [(0, 0)] * (8 - len(block))
-            blocks += b"".join(number(value, 2) for value, _ in block) + bytes(channel for _, channel in block)
+            block = block + [(0, 0, 0, 0)] * (8 - len(block))
+            blocks += bytes_of_values(block) + bytes_of_channels(block) + bytes_of_tokens(block) + b"\0" * 2
             blocks += number(place + 1 if place + 1 < len(chain) else NOWHERE, 4)
+    for part in (bytes_of_values, bytes_of_channels, bytes_of_tokens):
+        page += b"".join(part(of) for of in in_page)
     page += b"\0" * (-len(page) % 16)
     exact = b"".join(number(half(x), 2) for side in (0, 1) for x in tokens[side][:SINKS].ravel())
     content = page + blocks + exact + waits

@@ -57,6 +57,27 @@ TEST_CASE("A quantizer comes back as it was written") {
   }
 }
 
+TEST_CASE("Local layers of a quantizer come back as they were written, and damage to them is named") {
+  TempDir folder;
+  QuantizerFile written = sample_quantizer("nuq3-1%");
+  written.quantizer.rope.kind = "default";
+  written.quantizer.rope.local = {.theta = 1e4, .rotary_dim = written.quantizer.rope.rotary_dim};
+  written.quantizer.rope.window = 512;
+  written.quantizer.rope.is_local.assign(static_cast<std::size_t>(kShape.layers), 1);
+  written.quantizer.rope.is_local[0] = 0;
+  write_quantizer(folder / "q.h5", written, false);
+  CHECK(read_quantizer(folder / "q.h5").quantizer.rope == written.quantizer.rope);
+
+  written.quantizer.rope.is_local[1] = 2;
+  write_quantizer(folder / "bad.h5", written, false);
+  CHECK_THROWS_WITH(read_quantizer(folder / "bad.h5"),
+                    ContainsSubstring("local_layers") && ContainsSubstring("layer 1"));
+  written.quantizer.rope.is_local[1] = 1;
+  written.quantizer.rope.window = 0;
+  write_quantizer(folder / "window.h5", written, false);
+  CHECK_THROWS_WITH(read_quantizer(folder / "window.h5"), ContainsSubstring("local_window"));
+}
+
 TEST_CASE("Thresholds come back as they were written, and are found by fraction and sinks") {
   TempDir folder;
   const ThresholdsFile written = sample_thresholds();

@@ -32,7 +32,7 @@ void check_close(const std::vector<Found>& found, const std::vector<double>& exp
 
 /// The definition in double: rotations, softmax and outer products one at a time.
 std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, const RopeParams& params,
-                                const std::vector<std::int64_t>& tokens) {
+                                std::int64_t window, const std::vector<std::int64_t>& tokens) {
   const std::int64_t length = query.size(0), heads = query.size(1), dim = query.size(2), kv_heads = key.size(1);
   const std::vector<double> frequencies = params.inverse_frequencies();
   const auto half = static_cast<std::int64_t>(frequencies.size());
@@ -57,7 +57,8 @@ std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, 
       const auto relative = [&](std::int64_t t) {
         return turn(q + (p * heads + head) * dim, static_cast<double>(p - t));
       };
-      for (std::int64_t t = 0; t <= p; ++t) {
+      const std::int64_t begin = window > 0 ? std::max<std::int64_t>(0, p + 1 - window) : 0;
+      for (std::int64_t t = begin; t <= p; ++t) {
         const std::vector<double> u = relative(t);
         double score = 0;
         for (std::int64_t c = 0; c < dim; ++c)
@@ -65,9 +66,9 @@ std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, 
         total += weight.emplace_back(std::exp(score / std::sqrt(static_cast<double>(dim))));
       }
       for (const std::int64_t t : tokens) {
-        if (t > p) continue;
+        if (t > p || t < begin) continue;
         const std::vector<double> u = relative(t);
-        const double w = weight[static_cast<std::size_t>(t)] / total, factor = w * w * (1 - w) * (1 - w);
+        const double w = weight[static_cast<std::size_t>(t - begin)] / total, factor = w * w * (1 - w) * (1 - w);
         for (std::int64_t a = 0; a < dim; ++a)
           for (std::int64_t b = 0; b < dim; ++b)
             metric[static_cast<std::size_t>((kv_head * dim + a) * dim + b)] +=
@@ -115,18 +116,19 @@ TEST_CASE("Metrics of the tiny models are those of transformers' projections and
 TEST_CASE("The metric of keys equals its definition, with grouped heads, few rotating channels and sharp attention") {
   at::manual_seed(5);
   RopeParams rope;
-  for (const auto& [heads, kv_heads, rotary, sharpness] :
-       {std::tuple{4, 4, 16, 1.0}, {6, 2, 16, 4.0}, {3, 1, 8, 2.0}}) {
+  for (const auto& [heads, kv_heads, rotary, sharpness, window] :
+       {std::tuple{4, 4, 16, 1.0, 0}, {6, 2, 16, 4.0, 0}, {3, 1, 8, 2.0, 0}, {6, 2, 16, 4.0, 9}}) {
     rope.rotary_dim = rotary;
     for (const std::int64_t length : {2, 70, 130}) {
-      CAPTURE(heads, kv_heads, length);
+      CAPTURE(heads, kv_heads, length, window);
       const at::Tensor query = at::randn({length, heads, 16}).mul(sharpness), key = at::randn({length, kv_heads, 16});
       RopeTable table(rope);
       std::vector<double> log_sums;
-      attention_mass(query, key, table, false, &log_sums);
+      attention_mass(query, key, table, false, window, &log_sums);
       const std::vector<std::int64_t> tokens = metric_tokens(1, length);
       // What is left out weighs less than 2^-16 of the largest, each.
-      check_close(key_metric(query, key, rope, table, log_sums, tokens), brute_force(query, key, rope, tokens), 1e-3);
+      check_close(key_metric(query, key, rope, table, window, log_sums, tokens),
+                  brute_force(query, key, rope, window, tokens), 1e-3);
     }
   }
 }
@@ -140,12 +142,12 @@ TEST_CASE("The metric of keys is the same with one thread and with three") {
   std::vector<double> log_sums, again;
   const std::vector<std::int64_t> tokens = metric_tokens(0, 300);
   set_compute_threads(1);
-  attention_mass(query, key, table, false, &log_sums);
-  const std::vector<double> one = key_metric(query, key, rope, table, log_sums, tokens);
+  attention_mass(query, key, table, false, 0, &log_sums);
+  const std::vector<double> one = key_metric(query, key, rope, table, 0, log_sums, tokens);
   set_compute_threads(3);
-  attention_mass(query, key, table, false, &again);
+  attention_mass(query, key, table, false, 0, &again);
   CHECK(again == log_sums);
-  CHECK(key_metric(query, key, rope, table, log_sums, tokens) == one);
+  CHECK(key_metric(query, key, rope, table, 0, log_sums, tokens) == one);
   set_compute_threads(1);
 }
 

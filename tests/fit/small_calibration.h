@@ -47,7 +47,8 @@ struct SmallContents {
 
 inline void write_small_calibration(const std::filesystem::path& path, const Change& change = nullptr,
                                     const std::string& model_sha256 = std::string(64, 'a'),
-                                    const std::string& query_heads = "joint", const SmallContents& contents = {}) {
+                                    const std::string& query_heads = "joint", const SmallContents& contents = {},
+                                    const ModelRope* rope = nullptr) {
   CalibrationHeader header;
   header.provenance.model_sha256 = model_sha256;
   header.provenance.tokenizer_sha256 = std::string(64, 'b');
@@ -56,6 +57,7 @@ inline void write_small_calibration(const std::filesystem::path& path, const Cha
   header.shape = kSmallShape;
   header.rope.theta = 10000;
   header.rope.rotary_dim = kSmallShape.head_dim;
+  if (rope) header.rope = *rope;
   header.sequences = kSmallSequences;
   header.seqlen = kSmallSeqlen;
   header.bos = "never";

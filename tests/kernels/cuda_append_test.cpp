@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include <kvq/core/half.h>
@@ -184,11 +185,11 @@ void compare(const Setup& setup, const Written& written) {
     const std::vector<float>& x = key ? setup.keys : setup.values;
     SideEncoder(key ? setup.key : setup.value)
         .encode(std::span(x).subspan(static_cast<std::size_t>(first * width)), encoded);
-    std::size_t in_page = 0;
+    using Entry = std::tuple<int, int, int, std::uint16_t>;  // head, slot, channel of the head, value
+    std::vector<std::vector<Entry>> lists(static_cast<std::size_t>(layout::pages(setup.tokens)));
     for (int token = first; token < setup.tokens; ++token) {
       const std::uint8_t* page = written.pages.data() + token / layout::kPageTokens * setup.page.bytes;
       const int slot = token % layout::kPageTokens, index = token - first;
-      if (slot == 0) in_page = 0;
       for (int channel = 0; channel < width; ++channel) {
         unsigned code = 0;
         for (int place = 0; place < shape.bits; ++place) {
@@ -201,47 +202,45 @@ void compare(const Setup& setup, const Written& written) {
         wrong_ranges += std::memcmp(page + parts.ranges + 4 * slot,
                                     &encoded.token_range[static_cast<std::size_t>(2 * index)], 4) != 0;
       }
-      std::vector<int> counts(static_cast<std::size_t>(layout::outlier_groups(p.kv_heads, p.head_dim)));
-      const int group_width = layout::outlier_group_heads(p.head_dim) * p.head_dim;
       for (std::uint32_t entry = encoded.outlier_begin[static_cast<std::size_t>(index)];
            entry < encoded.outlier_begin[static_cast<std::size_t>(index + 1)]; ++entry) {
-        const int channel = encoded.outlier_channel[entry];
-        const std::uint8_t *values = page + parts.outlier_values, *channels = page + parts.outlier_channels;
-        std::size_t at = in_page;
-        if (key) {
-          ++counts[static_cast<std::size_t>(channel / group_width)];
-          if (static_cast<std::int64_t>(at) >= shape.outlier_capacity) {
-            at -= static_cast<std::size_t>(shape.outlier_capacity);
-            std::uint32_t link;
-            std::memcpy(&link, page + parts.overflow_link, 4);
-            for (; at >= 8 && link != layout::kNoBlock; at -= 8)
-              std::memcpy(&link, written.overflow.data() + link * block.bytes + block.link, 4);
-            if (link == layout::kNoBlock) {
-              ++wrong_entries;
-              continue;
-            }
-            values = written.overflow.data() + link * block.bytes, channels = values + block.channels;
+        const auto channel = static_cast<int>(encoded.outlier_channel[entry]);
+        lists[static_cast<std::size_t>(token / layout::kPageTokens)].emplace_back(
+            channel / p.head_dim, slot, channel % p.head_dim, encoded.outlier_value[entry]);
+      }
+    }
+    for (std::size_t number = 0; shape.has_outliers() && number < lists.size(); ++number) {
+      std::sort(lists[number].begin(), lists[number].end());
+      const std::uint8_t* page = written.pages.data() + static_cast<std::int64_t>(number) * setup.page.bytes;
+      std::vector<std::uint16_t> counts(static_cast<std::size_t>(p.kv_heads)), stored(counts.size());
+      std::memcpy(stored.data(), page + parts.outlier_counts, 2 * stored.size());
+      const std::uint8_t *values = page + parts.outlier_values, *channels = page + parts.outlier_channels;
+      const std::uint8_t* slots = page + parts.outlier_tokens;
+      std::uint32_t link = layout::kNoBlock;
+      if (shape.varying_outliers) std::memcpy(&link, page + parts.overflow_link, 4);
+      std::int64_t at = 0, room = shape.page_entries();
+      for (const auto& [head, slot, channel, value] : lists[number]) {
+        ++counts[static_cast<std::size_t>(head)];
+        if (at == room) {
+          if (link == layout::kNoBlock) {
+            ++wrong_entries;
+            break;
           }
-        } else {
-          at = static_cast<std::size_t>(slot * shape.entries_per_token()) +
-               (entry - encoded.outlier_begin[static_cast<std::size_t>(index)]);
+          values = written.overflow.data() + link * block.bytes, channels = values + block.channels;
+          slots = values + block.tokens;
+          std::memcpy(&link, values + block.link, 4);
+          at = 0, room = layout::kOutlierBlockEntries;
         }
-        std::uint16_t value, stored = 0;
-        std::memcpy(&value, values + 2 * at, 2);
-        std::memcpy(&stored, channels + shape.channel_bytes() * static_cast<int>(at),
-                    static_cast<std::size_t>(shape.channel_bytes()));
-        wrong_entries += value != encoded.outlier_value[entry] || stored != (key ? channel % group_width : channel);
-        ++in_page;
+        std::uint16_t found;
+        std::memcpy(&found, values + 2 * at, 2);
+        int token = 0;
+        for (int bit = 0; bit < 6; ++bit) token |= (slots[(6 * at + bit) / 8] >> ((6 * at + bit) % 8) & 1) << bit;
+        wrong_entries += found != value || channels[at] != channel || token != slot;
+        ++at;
       }
-      for (std::size_t group = 0; key && shape.varying_outliers && group < counts.size(); ++group) {
-        int stored = 0;
-        const int bytes = layout::outlier_count_bytes(p.head_dim);
-        std::memcpy(&stored,
-                    page + parts.outlier_counts +
-                        (static_cast<std::size_t>(slot) * counts.size() + group) * static_cast<std::size_t>(bytes),
-                    static_cast<std::size_t>(bytes));
-        wrong_counts += stored != counts[group];
-      }
+      wrong_counts += stored != counts;
+      wrong_counts += shape.varying_outliers && link != layout::kNoBlock;
+      for (; at < room; ++at) wrong_entries += values[2 * at] != 0 || values[2 * at + 1] != 0 || channels[at] != 0;
     }
   }
   CAPTURE(p.kv_heads, p.head_dim, p.key_bits, p.value_bits, p.outliers, p.seed);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include <kvq/core/half.h>
 #include <kvq/kernels/reference/attention_reference.h>
@@ -91,24 +92,55 @@ RandomCache::RandomCache(const CacheRecipe& recipe) : recipe_(recipe) {
   std::shuffle(order.begin(), order.end(), random);
   pages_.resize(order.size() * static_cast<std::size_t>(page_.bytes));
   const auto put = [](std::uint8_t* at, auto number) { std::memcpy(at, &number, sizeof number); };
-  const auto put_channel = [&put](std::uint8_t* at, int bytes, int channel) {
-    if (bytes == 1) {
-      *at = static_cast<std::uint8_t>(channel);
-    } else {
-      put(at, static_cast<std::uint16_t>(channel));
+  /// An exact value, in the order of the lists.
+  struct Entry {
+    int head, token, channel;
+    std::uint16_t value;
+    bool operator<(const Entry& other) const {
+      return std::tie(head, token, channel) < std::tie(other.head, other.token, other.channel);
     }
+  };
+  const auto put_list = [&](std::uint8_t* page, const layout::SideShape& side, const layout::SideParts& parts,
+                            std::vector<Entry> entries) {
+    std::sort(entries.begin(), entries.end());
+    std::vector<std::uint16_t> counts(static_cast<std::size_t>(recipe.kv_heads));
+    if (side.varying_outliers) put(page + parts.overflow_link, layout::kNoBlock);
+    std::int64_t place = 0, room = side.page_entries();
+    std::size_t data = 0, link = 0;  // in the overflow blocks
+    bool in_page = true;
+    for (const Entry& entry : entries) {
+      ++counts[static_cast<std::size_t>(entry.head)];
+      if (place == room) {
+        const auto number = static_cast<std::uint32_t>(overflow_blocks());
+        put(in_page ? page + parts.overflow_link : overflow_.data() + link, number);
+        in_page = false;
+        data = overflow_.size();
+        overflow_.resize(data + static_cast<std::size_t>(block.bytes));
+        link = data + static_cast<std::size_t>(block.link);
+        put(overflow_.data() + link, layout::kNoBlock);
+        place = 0, room = layout::kOutlierBlockEntries;
+      }
+      std::uint8_t* base = in_page ? page : overflow_.data() + data;
+      put(base + (in_page ? parts.outlier_values : 0) + 2 * place, entry.value);
+      base[(in_page ? parts.outlier_channels : block.channels) + place] = static_cast<std::uint8_t>(entry.channel);
+      for (int bit = 0; bit < 6; ++bit) {
+        const std::int64_t at = 6 * place + bit;
+        base[(in_page ? parts.outlier_tokens : block.tokens) + at / 8] |=
+            static_cast<std::uint8_t>((entry.token >> bit & 1) << (at % 8));
+      }
+      ++place;
+    }
+    std::memcpy(page + parts.outlier_counts, counts.data(), 2 * counts.size());
   };
 
   std::size_t used = 0;
-  const int group_width = layout::outlier_group_heads(recipe.head_dim) * recipe.head_dim;
-  const int groups = layout::outlier_groups(recipe.kv_heads, recipe.head_dim);
   for (const int length : recipe.lengths) {
     block_table_.resize(block_table_.size() + static_cast<std::size_t>(most_pages_), 0xffffffffu);
     std::uint32_t* table = block_table_.data() + block_table_.size() - most_pages_;
     for (int first = 0; first < length; first += layout::kPageTokens) {
       *table = order[used++];
       std::uint8_t* page = pages_.data() + *table++ * page_.bytes;
-      std::vector<std::pair<std::uint16_t, int>> entries;
+      std::vector<Entry> key_entries, value_entries;
       for (int token = 0; token < std::min(layout::kPageTokens, length - first); ++token) {
         if (first + token < recipe.sinks) continue;
         const bool full = uniform(0, 1) < recipe.full_token_rate;
@@ -117,26 +149,23 @@ RandomCache::RandomCache(const CacheRecipe& recipe) : recipe_(recipe) {
           if (!full && uniform(0, 1) >= recipe.outliers) continue;
           key_exact[static_cast<std::size_t>(channel)] = true;
           const double x = zero_[static_cast<std::size_t>(channel)] + key_unit * uniform(-3, 3);
-          entries.emplace_back(float_to_half(static_cast<float>(std::ldexp(x, -recipe.key_exponent))),
-                               channel % group_width);
-          std::uint8_t* count = page + page_.key_parts.outlier_counts +
-                                (token * groups + channel / group_width) * layout::outlier_count_bytes(recipe.head_dim);
-          if (++*count == 0) ++count[1];
+          key_entries.push_back({channel / recipe.head_dim, token, channel % recipe.head_dim,
+                                 float_to_half(static_cast<float>(std::ldexp(x, -recipe.key_exponent)))});
         }
-        put(page + page_.value_parts.ranges + 4 * token, float_to_half(static_cast<float>(normal())));
-        put(page + page_.value_parts.ranges + 4 * token + 2, float_to_half(static_cast<float>(uniform(0.01, 2))));
+        const bool any_range = value.entries_per_token() < width;  // where all are outliers there is none
+        const double zero = any_range ? normal() : 0.0, scale = any_range ? uniform(0.01, 2) : 0.0;
+        put(page + page_.value_parts.ranges + 4 * token, float_to_half(static_cast<float>(zero)));
+        put(page + page_.value_parts.ranges + 4 * token + 2, float_to_half(static_cast<float>(scale)));
         if (value.entries_per_token() > 0) {
           std::vector<int> channels(static_cast<std::size_t>(width));
           std::iota(channels.begin(), channels.end(), 0);
           std::shuffle(channels.begin(), channels.end(), random);
           channels.resize(static_cast<std::size_t>(value.entries_per_token()));
           std::sort(channels.begin(), channels.end());
-          for (std::size_t entry = 0; entry < channels.size(); ++entry) {
-            const std::int64_t at = token * value.entries_per_token() + static_cast<std::int64_t>(entry);
-            value_exact[static_cast<std::size_t>(channels[entry])] = true;
-            put(page + page_.value_parts.outlier_values + 2 * at, float_to_half(static_cast<float>(8 * normal())));
-            put_channel(page + page_.value_parts.outlier_channels + value.channel_bytes() * at, value.channel_bytes(),
-                        channels[entry]);
+          for (const int channel : channels) {
+            value_exact[static_cast<std::size_t>(channel)] = true;
+            value_entries.push_back({channel / recipe.head_dim, token, channel % recipe.head_dim,
+                                     float_to_half(static_cast<float>(recipe.value_outliers * normal()))});
           }
         }
         const auto put_codes = [&](const layout::SideShape& side, std::int64_t codes, const std::vector<bool>& exact) {
@@ -153,30 +182,8 @@ RandomCache::RandomCache(const CacheRecipe& recipe) : recipe_(recipe) {
         put_codes(page_.key, page_.key_parts.codes, key_exact);
         put_codes(page_.value, page_.value_parts.codes, value_exact);
       }
-      if (!key.varying_outliers) continue;
-      // What has no room in the page goes on in a chain of blocks.
-      std::uint8_t* values = page + page_.key_parts.outlier_values;
-      std::uint8_t* channels = page + page_.key_parts.outlier_channels;
-      std::int64_t room = key.outlier_capacity;
-      std::size_t link = 0;
-      bool in_page = true;
-      put(page + page_.key_parts.overflow_link, layout::kNoBlock);
-      for (const auto& [half, channel] : entries) {
-        if (room == 0) {
-          const auto number = static_cast<std::uint32_t>(overflow_blocks());
-          put(in_page ? page + page_.key_parts.overflow_link : overflow_.data() + link, number);
-          in_page = false;
-          const std::size_t at = overflow_.size();
-          overflow_.resize(at + static_cast<std::size_t>(block.bytes));
-          values = overflow_.data() + at, channels = values + block.channels;
-          link = at + static_cast<std::size_t>(block.link);
-          put(overflow_.data() + link, layout::kNoBlock);
-          room = layout::kOutlierBlockEntries;
-        }
-        put(values, half);
-        put_channel(channels, key.channel_bytes(), channel);
-        values += 2, channels += key.channel_bytes(), --room;
-      }
+      if (key.has_outliers()) put_list(page, page_.key, page_.key_parts, std::move(key_entries));
+      if (value.has_outliers()) put_list(page, page_.value, page_.value_parts, std::move(value_entries));
     }
   }
 
@@ -286,12 +293,21 @@ std::vector<float> RandomCache::attend() const {
   REQUIRE(cuda::build_rope_tables(frequencies.data(), recipe_.head_dim, arguments.max_length, rope_memory.data(),
                                   arguments.rope, nullptr) == cuda::Status::Ok);
   const DeviceBytes workspace(cuda::decode_workspace_bytes(arguments));
+  const std::vector<std::uint32_t> zeros(recipe_.lengths.size() * static_cast<std::size_t>(recipe_.heads));
+  const DeviceBytes arrivals = upload(zeros);
+  arguments.arrivals = arrivals.as<std::uint32_t>();
   arguments.workspace = workspace.data();
   arguments.workspace_bytes = cuda::decode_workspace_bytes(arguments);
   REQUIRE(cuda::decode_attention(arguments, nullptr) == cuda::Status::Ok);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
   std::vector<float> result(query.size());
   output.download(result.data(), result.size() * 4);
+  // A second launch finds everything as the first one did.
+  REQUIRE(cuda::decode_attention(arguments, nullptr) == cuda::Status::Ok);
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  std::vector<float> again(query.size());
+  output.download(again.data(), again.size() * 4);
+  CHECK(again == result);
   return result;
 }
 

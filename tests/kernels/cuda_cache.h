@@ -46,6 +46,7 @@ struct CacheRecipe {
   double outliers = 0.01;        ///< of either side; 0: none
   double full_token_rate = 0.0;  ///< tokens whose every key is an outlier
   std::int64_t capacity = -1;    ///< of keys' outliers in a page; -1: as calibrated
+  double value_outliers = 8.0;   ///< their size
   int sinks = 1;
   bool own_books = false;
   int key_exponent = 0, value_exponent = 0;

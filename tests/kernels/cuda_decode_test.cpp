@@ -107,7 +107,7 @@ TEST_CASE("Decode attention reads outliers of keys from overflow blocks", "[gpu]
     CHECK(RandomCache(recipe).overflow_blocks() > 0);
     check(recipe);
   }
-  recipe.full_token_rate = 0.05;  // longer chains than are fetched ahead
+  recipe.full_token_rate = 0.05;  // longer lists than are copied, and long chains
   recipe.capacity = -1;
   for (const int head_dim : {64, 128, 256}) {
     recipe.head_dim = head_dim;
@@ -130,6 +130,20 @@ TEST_CASE("Decode attention survives degenerate and extreme data", "[gpu]") {
   recipe.query_size = 1.0;
   for (const int exponent : {-40, -12, 12, 40}) {
     recipe.key_exponent = recipe.value_exponent = exponent;
+    check(recipe);
+  }
+}
+
+TEST_CASE("Decode attention adds outliers of values of any size and number", "[gpu]") {
+  if (skipped()) return;
+  for (const double size : {1.0, 300.0, 5000.0}) {
+    CacheRecipe recipe;
+    recipe.value_outliers = size;
+    recipe.lengths = {300, 17};
+    check(recipe);
+    recipe.outliers = 0.2;
+    check(recipe);
+    recipe.outliers = 1.0;  // every value
     check(recipe);
   }
 }

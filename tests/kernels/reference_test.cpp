@@ -36,33 +36,40 @@ TEST_CASE("A page of 3-bit keys and 2-bit values, written by hand, is read") {
   key.parts = page.key_parts, value.parts = page.value_parts;
   CHECK(page.value_parts.codes == 48);
   CHECK(page.value_parts.ranges == 48 + 32);
-  CHECK(page.key_parts.outlier_values == 80 + 256);
-  CHECK(page.value_parts.outlier_values == 336 + 16);
-  CHECK(page.key_parts.outlier_channels == 352 + 256);
-  CHECK(page.value_parts.outlier_channels == 608 + 8);
-  CHECK(page.key_parts.outlier_counts == 616 + 128);
-  CHECK(page.key_parts.overflow_link == 744 + 64);
-  CHECK(page.used == 812);
-  CHECK(page.bytes == 816);
+  CHECK(page.key_parts.outlier_counts == 80 + 256);
+  CHECK(page.value_parts.outlier_counts == 338);
+  CHECK(page.key_parts.overflow_link == 340);
+  CHECK(page.key_parts.outlier_values == 344);
+  CHECK(page.value_parts.outlier_values == 344 + 16);
+  CHECK(page.key_parts.outlier_channels == 360 + 256);
+  CHECK(page.value_parts.outlier_channels == 616 + 8);
+  CHECK(page.key_parts.outlier_tokens == 624 + 128);
+  CHECK(page.value_parts.outlier_tokens == 752 + 6);
+  CHECK(page.used == 758 + 96);
+  CHECK(page.bytes == 864);
+  CHECK(layout::overflow_block(key.shape).bytes == 36);
   key.exponent = 1, value.exponent = -1;
   key.zero = {1.0, -1.0}, key.scale = {0.5, 2.0};
   key.decoded = {-7, -5, -3, -1, 1, 3, 5, 7};
   value.decoded = {-1, -0.25, 0.25, 1};
 
-  std::vector<std::uint8_t> bytes(816), block(28);
+  std::vector<std::uint8_t> bytes(864), block(36);
   // Channel 0, tokens 0 to 3: codes 5, 0, 7, 6 = bits 101 000 111 110 from the lowest up: 110 111 000 101.
   bytes[0] = 0b11000101, bytes[1] = 0b1101;
   // Channel 1: codes 1, 2, 0, 3.
   bytes[24] = 0b00010001, bytes[25] = 0b0110;
   const auto put_half = [](std::uint8_t* at, std::uint16_t half) { std::memcpy(at, &half, 2); };
   // Token 1: channel 0 is 2 * 1.0; token 2: channel 1 is 2 * -2.5.
-  put_half(&bytes[336], 0x3c00), put_half(&bytes[338], 0xc100);
-  bytes[608] = 0, bytes[609] = 1;
-  bytes[744 + 1] = 1, bytes[744 + 2] = 1;
+  put_half(&bytes[344], 0x3c00), put_half(&bytes[346], 0xc100);
+  bytes[616] = 0, bytes[617] = 1;
+  bytes[336] = 2, bytes[338] = 8;
+  bytes[752] = 0b10000001;  // tokens 1 and 2, six bits each
   for (int token = 0; token < 4; ++token) {
-    put_half(&bytes[352 + 4 * token], 0x4000), put_half(&bytes[354 + 4 * token], 0xc000);  // 2, -2: times 2^-1
-    bytes[616 + 2 * token] = 0, bytes[617 + 2 * token] = 1;
+    put_half(&bytes[360 + 4 * token], 0x4000), put_half(&bytes[362 + 4 * token], 0xc000);  // 2, -2: times 2^-1
+    bytes[624 + 2 * token] = 0, bytes[625 + 2 * token] = 1;
   }
+  bytes[758] = 0, bytes[759] = 0b00010000, bytes[760] = 0b00000100;  // 0, 0, 1, 1
+  bytes[761] = 0b10000010, bytes[762] = 0b00110000, bytes[763] = 0b00001100;  // 2, 2, 3, 3
   CHECK(decode_page(bytes.data(), key, 4, kNoOverflow) == std::vector<double>{2.5, -11, 2, -7, 4.5, -5, 3.5, -3});
   CHECK(decode_page(bytes.data(), value, 2, kNoOverflow) == std::vector<double>{1, -1, 1, -1});
 
@@ -73,14 +80,15 @@ TEST_CASE("A page of 3-bit keys and 2-bit values, written by hand, is read") {
   bytes[48] = 3, bytes[48 + 16] = 1;
   CHECK(decode_page(bytes.data(), plain, 1, kNoOverflow) == std::vector<double>{3, 0.5});
 
-  // Six more outliers fill the page, another goes to block 7.
-  bytes[744] = 2, bytes[744 + 3] = 2, bytes[744 + 4] = 2, bytes[744 + 5] = 1;
+  // Eight outliers fill the page, another goes to block 7: tokens 0, 0, 1, 1, 2, 2, 3, 3, 4.
+  bytes[336] = 9;
+  for (int byte = 0; byte < 6; ++byte) bytes[752 + byte] = bytes[758 + byte];
   for (int entry = 0; entry < 8; ++entry) {
-    put_half(&bytes[336 + 2 * entry], static_cast<std::uint16_t>(0x3c00 + 0x400 * entry));  // 2^entry
-    bytes[608 + entry] = std::vector<std::uint8_t>{0, 1, 0, 1, 0, 1, 0, 1}[entry];
+    put_half(&bytes[344 + 2 * entry], static_cast<std::uint16_t>(0x3c00 + 0x400 * entry));  // 2^entry
+    bytes[616 + entry] = std::vector<std::uint8_t>{0, 1, 0, 1, 0, 1, 0, 1}[entry];
   }
-  put_half(block.data(), 0xbc00), block[16] = 1;
-  bytes[744 + 64] = 7;
+  put_half(block.data(), 0xbc00), block[16] = 1, block[24] = 4;
+  bytes[340] = 7;
   std::vector<std::uint32_t> asked;
   const auto blocks = [&](std::uint32_t number) {
     asked.push_back(number);
@@ -88,16 +96,11 @@ TEST_CASE("A page of 3-bit keys and 2-bit values, written by hand, is read") {
   };
   const std::vector<double> x = decode_page(bytes.data(), key, 6, blocks);
   CHECK(asked == std::vector<std::uint32_t>{7});
-  CHECK(x[0] == 2);
-  CHECK(x[1] == 4);
-  CHECK(x[2] == 8);
-  CHECK(x[5] == 16);
-  CHECK(x[6] == 32);
-  CHECK(x[7] == 64);
-  CHECK(x[8] == 128);
-  CHECK(x[9] == 256);
-  CHECK(x[10] == -2.5);  // no outlier: code 0
-  CHECK(x[11] == -2);
+  for (int entry = 0; entry < 8; ++entry) CHECK(x[static_cast<std::size_t>(entry)] == 2 << entry);
+  CHECK(x[8] == -2.5);  // no outlier: code 0
+  CHECK(x[9] == -2);
+  CHECK(x[10] == -2.5);
+  CHECK(x[11] == -15);
 
   const std::uint8_t* pages[] = {bytes.data(), bytes.data()};
   const std::vector<std::uint16_t> exact = {0x3c00, 0x4000};

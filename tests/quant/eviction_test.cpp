@@ -187,10 +187,10 @@ TEST_CASE("A head's kept tokens in pages of its own, counted by hand") {
   const std::int64_t pages = 30 * 3 * 2;
   CHECK(counted.codes == pages * 2 * 64 * 64 * 3 / 8);
   CHECK(counted.ranges == pages * 64 * 4);
-  // 40.1 outliers of keys and 42.7 of values are expected in a page: 48 entries of 3 bytes, a count per token, a link.
+  // 40.1 outliers of keys and 42.7 of values are expected in a page: 48 entries of 30 bits, a count, a link.
   // Layer 3, head 2 has 64 in its second page, keys and values: two blocks more each.
-  CHECK(counted.outliers == pages * 2 * (48 * 3 + 64 + 4) + 2 * 2 * (8 * 3 + 4));
-  CHECK(counted.padding == pages * 8);  // 3752 bytes in 3760
+  CHECK(counted.outliers == pages * 2 * (48 * 30 / 8 + 2 + 4) + 2 * 2 * 36);
+  CHECK(counted.padding == pages * 12);  // 3700 bytes in 3712
   CHECK(counted.tables == pages * 4);
   CHECK(counted.exact == (30 * 3 - 1) * 2 * 64 * 2);
   CHECK(counted.selection == 30 * 3 * 128 * 8);  // position and weight
@@ -199,7 +199,7 @@ TEST_CASE("A head's kept tokens in pages of its own, counted by hand") {
   CHECK(forecast.codes == counted.codes);
   CHECK(forecast.selection == counted.selection);
   CHECK(forecast.exact == 30 * 3 * 2 * 64 * 2);
-  CHECK(forecast.outliers >= pages * 2 * (48 * 3 + 64 + 4));
+  CHECK(forecast.outliers >= pages * 2 * (48 * 30 / 8 + 2 + 4));
 }
 
 TEST_CASE("Unquantized, a kept token takes its fp16 and its place in the list") {

@@ -245,7 +245,7 @@ TEST_CASE("KIVI, Atom, FlexGen and llama.cpp's blocks, counted by hand") {
   // A fixed number beside static ones: 10 a token, two bytes for a channel of 1024.
   const Footprint fixed = forecast_footprint(quantizer_of("K=int2-1%:rule=topk,sink=0/V=int2", shape, 0.01), 64);
   CHECK(fixed.ranges == 2LL * 64 * 4);
-  CHECK(fixed.outliers == 2LL * 64 * 10 * 4);
+  CHECK(fixed.outliers == 2LL * (64 * 10 * 30 / 8 + 8 * 2));
   // Recents take their room even where they are fewer.
   CHECK(forecast_footprint(quantizer_of("int4:recent=100,sink=2", shape), 50).codes == 0);
   CHECK(forecast_footprint(quantizer_of("int4:recent=100,sink=2", shape), 50).exact == 2LL * 2 * 102 * 1024 * 2);
