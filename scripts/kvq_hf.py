@@ -44,7 +44,7 @@ class Side:
 
     WORDS = {"codebook": "nuq int nf q4_0 q8_0 fp8", "axis": "channel token channel-group token-group", "range": "static online window none",
              "rule": "threshold topk", "zero": "half integer", "rope": "pre post", "widths": "flat pair", "rotate": "none hadamard"}
-    FREE = "bits group outliers cap weights share qnorm recent flush levels feedback icm order damp clip".split()
+    FREE = "bits group outliers cap weights share qnorm recent flush levels feedback icm metric order damp clip".split()
 
     def __init__(self, group, recipe, sinks, heads, head_dim):
         for word, value in recipe.items():
@@ -186,7 +186,10 @@ class Layer:
     """Quantizes one attention module of the model."""
 
     def __init__(self, module, sides, rotary):
-        module.kvq_layer, self.sides, self.rotary = self, sides, rotary
+        module.kvq_layer, self.sides = self, sides
+        # Gemma's rotary embedding has other angles for layers that see a window, and its k_norm gets the heads before the tokens.
+        self.rotary = (lambda *args: rotary(*args, module.layer_type)) if hasattr(rotary, "layer_types") else rotary
+        self.heads_first = "Gemma" in type(module).__name__
         keys = getattr(module, "k_norm", module.k_proj)  # they are quantized after their norm, where there is one
         hook = lambda side: lambda _, args, output: self.project(sides[side], output)
         note = lambda _, args, inputs: setattr(self, "now", (*inputs["position_embeddings"], inputs["position_ids"]))
@@ -195,26 +198,31 @@ class Layer:
 
     def project(self, side, output):
         """What becomes of a projection. Tokens that wait: exact ones, then coded ones as further heads, in the model's own cache."""
-        batch, tokens = output.shape[:2]
-        x = output.reshape(batch, tokens, side.heads, side.head_dim)
+        swapped = output.dim() == 4 and self.heads_first
+        x = output.transpose(1, 2) if swapped else output
+        batch, tokens = x.shape[:2]
+        x = x.reshape(batch, tokens, side.heads, side.head_dim)
         cos, sin, positions = (per_token.expand(batch, *per_token.shape[1:]) for per_token in self.now)
         x = rotate(x.float(), cos, sin) if side.rope == "post" else x.float()
         parts = [side.half(x)] if side.waits else []
         if side.axis != "channel-group":  # whose groups attend() codes when they are full
             parts.append(torch.stack([side(*one) for one in zip(x, positions[:, 0].tolist())]))
         x = rotate(torch.cat(parts, dim=2), cos, -sin) if side.rope == "post" else torch.cat(parts, dim=2)  # the model rotates again
-        return (x if output.dim() == 4 else x.flatten(2)).to(output.dtype)
+        return (x.transpose(1, 2) if swapped else x if output.dim() == 4 else x.flatten(2)).to(output.dtype)
 
     def versions(self, side, x, seen, repeats):
         """Of `x`, `[batch, heads, tokens, head_dim]` from the cache: exact, coded, and where a query sees which."""
         exact, coded = x.chunk(2, dim=1) if x.shape[1] > side.heads else (x, x)
+        dropped = max(0, int(seen.max()) - x.shape[2])  # by the cache of a layer that sees a window
         if side.axis == "channel-group":
+            if dropped:
+                raise ValueError("groups of tokens cannot be coded from a cache that has dropped some: use_cache=False")
             y = x.transpose(1, 2).float()
             cos, sin = self.rotary(y, torch.arange(y.shape[1], device=x.device)[None]) if side.rope == "pre" else y.new_tensor([[[[1]]], [[[0]]]])
             y, full = rotate(y, cos, -sin), int(side.settled(seen.max()))
             y = torch.stack([torch.cat([side(one[:full], 0), one[full:]]) for one in y])
             coded = rotate(y, cos, sin).transpose(1, 2).to(x.dtype)
-        settled = side.settled(seen) > torch.arange(x.shape[2], device=x.device)
+        settled = side.settled(seen) > torch.arange(dropped, dropped + x.shape[2], device=x.device)
         return exact.repeat_interleave(repeats, dim=1), coded.repeat_interleave(repeats, dim=1), settled
 
     def attend(self, query, key, value, attention_mask, scaling, **rest):

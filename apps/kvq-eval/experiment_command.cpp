@@ -55,7 +55,9 @@ void check_cells(const ExperimentConfig& config, const ModelConfig& model, const
     for (const Recipe& recipe : cell.recipes) {
       if (recipe.quantized) check_shape(recipe, model.kv.kv_heads, model.kv.head_dim);
       for (const CalibrationConfig& calibration : config.calibrations) {
-        if (recipe.quantized && cell.uses(calibration.name)) check_query_heads(recipe, calibration.query_heads);
+        if (recipe.quantized && cell.uses(calibration.name))
+          check_contents(recipe, {calibration.query_heads, !calibration.forward_only,
+                                  calibration.metrics || calibration.forward_only});
       }
     }
     if (cache == "simulated") continue;

@@ -38,6 +38,10 @@ CalibrationConfig read_calibration(const TomlTable& table) {
   calibration.query_heads = table.text("query-heads").value_or(calibration.query_heads);
   if (calibration.query_heads != "joint" && calibration.query_heads != "mean" && calibration.query_heads != "max")
     table.refuse("query-heads", fmt::format("is '{}'; known: joint, mean, max", calibration.query_heads));
+  calibration.forward_only = table.flag("forward-only").value_or(false);
+  calibration.metrics = table.flag("metrics").value_or(false);
+  if (calibration.forward_only && calibration.query_heads != "joint")
+    table.refuse("query-heads", "does not go with forward-only: there are no gradients");
   table.reject_unknown();
   return calibration;
 }
@@ -203,13 +207,14 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   read_span(table, config);
   config.retrievals = read_retrievals(table);
   for (const CalibrationConfig& calibration : config.calibrations) {
-    if (calibration.query_heads == "joint") continue;
+    if (calibration.query_heads == "joint" && !calibration.forward_only) continue;
+    const std::string why = calibration.forward_only
+                                ? "is forward-only: gradients of weights need a backward pass"
+                                : fmt::format("has query-heads {}: a weight's gradient is one number",
+                                              calibration.query_heads);
     for (const CellConfig& cell : config.cells) {
       if (cell.uses(calibration.name) && !cell.weights.empty())
-        table.refuse("cell",
-                     fmt::format("has weights with calibration '{}', whose query-heads is {}: a weight's gradient "
-                                 "is one number",
-                                 calibration.name, calibration.query_heads));
+        table.refuse("cell", fmt::format("has weights with calibration '{}', which {}", calibration.name, why));
     }
   }
   const std::set<std::string> known = cache_names(config);

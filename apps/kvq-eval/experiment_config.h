@@ -19,6 +19,7 @@ struct CalibrationConfig {
   std::int64_t samples = 16, seqlen = 2048;
   std::uint64_t seed = 0;
   std::string query_heads = "joint";
+  bool forward_only = false, metrics = false;  ///< as kvq-fisher's
 };
 
 /// Every recipe with every calibration on every text; with `weights`, besides, each of these weights alone and with

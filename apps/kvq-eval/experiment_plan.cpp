@@ -45,6 +45,8 @@ PlannedCalibration plan_calibration(const CalibrationConfig& config, const Exper
       fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
                   inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
   if (config.query_heads != "joint") identity += fmt::format("query heads {}\n", config.query_heads);
+  if (config.forward_only) identity += "gradients none\n";
+  if (config.metrics && !config.forward_only) identity += "metrics\n";  // forward-only has them anyway
   for (const LabelledText& text : calibration.texts) identity += fmt::format("text {} {}\n", text.label, text.sha256);
   calibration.key = key_of(identity);
   return calibration;

@@ -71,6 +71,8 @@ ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& c
                    {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
                     std::to_string(config.seed), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
   if (weights) arguments.emplace_back("--weights");
+  if (config.forward_only) arguments.emplace_back("--forward-only");
+  if (config.metrics && !config.forward_only && !weights) arguments.emplace_back("--metrics");
   if (config.query_heads != "joint") arguments.insert(arguments.end(), {"--query-heads", config.query_heads});
   const fs::path output =
       weights ? weight_fisher_file(run.folder, calibration) : calibration_file(run.folder, calibration);

@@ -30,6 +30,15 @@ Spread spread_of(const std::vector<float>& values) {
   return {std::sqrt(squares / static_cast<double>(values.size())), largest};
 }
 
+/// Of blocks `[kv_heads, head_dim, head_dim]`.
+double mean_diagonal(const std::vector<double>& blocks, const KvShape& shape) {
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  double sum = 0;
+  for (std::size_t index = 0; index < blocks.size(); ++index)
+    if (index / dim % dim == index % dim) sum += blocks[index];
+  return sum / shape.width();
+}
+
 /// Softmax weights of a query sum to one, so all that tokens receive sums to the number of queries.
 constexpr double kMassTolerance = 0.01;
 
@@ -62,11 +71,16 @@ void add_provenance(Inspection& inspection, Json& json, const Provenance& proven
   json["config"] = provenance.config;
 }
 
-void add_rope(Inspection& inspection, Json& json, const RopeParams& rope) {
+void add_rope(Inspection& inspection, Json& json, const ModelRope& rope) {
   std::string text = fmt::format("{}, theta {:g}, {} channels rotate", rope.kind, rope.theta, rope.rotary_dim);
   if (rope.kind != "default") text += fmt::format(", factor {:g}", rope.factor);
   inspection.facts.emplace_back("rope", text);
   json["rope"] = {{"kind", rope.kind}, {"theta", rope.theta}, {"rotary_dim", rope.rotary_dim}, {"factor", rope.factor}};
+  if (!rope.has_local_layers()) return;
+  const auto local = std::count(rope.is_local.begin(), rope.is_local.end(), 1);
+  inspection.facts.emplace_back("local layers", fmt::format("{} of {}, windows of {} tokens, theta {:g}", local,
+                                                            rope.is_local.size(), rope.window, rope.local.theta));
+  json["local_layers"] = {{"layers", rope.is_local}, {"window", rope.window}, {"theta", rope.local.theta}};
 }
 
 void add_sample(Inspection& inspection, Json& json, const CalibrationHeader& header) {
@@ -107,15 +121,25 @@ Inspection inspect_calibration(const std::filesystem::path& path, Json& json, Ru
   add_rope(inspection, json, header.rope);
   add_sample(inspection, json, header);
 
-  Table table{
-      {"layer", "key rms", "key max", "value rms", "value max", "key grad rms", "value grad rms", "mass / query"}, {}};
+  inspection.facts.emplace_back("gradients", header.gradients ? "of every element" : "none (made forward only)");
+  inspection.facts.emplace_back("metrics", header.metrics ? "of keys and values" : "none");
+  json["gradients"] = header.gradients;
+  json["metrics"] = header.metrics;
+  std::vector<std::string> columns = {"layer", "key rms", "key max", "value rms", "value max"};
+  const auto pair = [&](bool there, const char* key, const char* value) {
+    if (!there) return;
+    columns.emplace_back(key);
+    columns.emplace_back(value);
+  };
+  pair(header.gradients, "key grad rms", "value grad rms");
+  pair(header.metrics, "key metric", "value metric");
+  columns.emplace_back("mass / query");
+  Table table{columns, {}};
   json["layer"] = Json::array();
   context.progress.begin("layers", header.shape.layers);
   for (int layer = 0; layer < header.shape.layers; ++layer) {
     context.cancel.check();
     const Spread key = spread_of(reader.values(layer, Side::Key)), value = spread_of(reader.values(layer, Side::Value));
-    const Spread key_grad = spread_of(reader.gradients(layer, Side::Key)),
-                 value_grad = spread_of(reader.gradients(layer, Side::Value));
     reader.query_moment(layer);
     double mass = 0;
     for (const float share : reader.attention_mass(layer)) mass += share;
@@ -125,16 +149,25 @@ Inspection inspect_calibration(const std::filesystem::path& path, Json& json, Ru
            fmt::format("{}: '/layers/{:02}/attention_mass' sums to {:.4g} for each query, 1 is right", path.string(),
                        layer, mass));
     }
-    table.rows.push_back({std::to_string(layer), short_number(key.rms), short_number(key.largest),
-                          short_number(value.rms), short_number(value.largest), short_number(key_grad.rms),
-                          short_number(value_grad.rms), short_number(mass)});
-    json["layer"].push_back({{"key_rms", key.rms},
-                             {"key_max", key.largest},
-                             {"value_rms", value.rms},
-                             {"value_max", value.largest},
-                             {"key_grad_rms", key_grad.rms},
-                             {"value_grad_rms", value_grad.rms},
-                             {"attention_mass_per_query", mass}});
+    std::vector<std::string> row = {std::to_string(layer), short_number(key.rms), short_number(key.largest),
+                                    short_number(value.rms), short_number(value.largest)};
+    Json entry = {
+        {"key_rms", key.rms}, {"key_max", key.largest}, {"value_rms", value.rms}, {"value_max", value.largest}};
+    const auto add = [&](const char* name, double number) {
+      row.push_back(short_number(number));
+      entry[name] = number;
+    };
+    if (header.gradients) {
+      add("key_grad_rms", spread_of(reader.gradients(layer, Side::Key)).rms);
+      add("value_grad_rms", spread_of(reader.gradients(layer, Side::Value)).rms);
+    }
+    if (header.metrics) {
+      add("key_metric_mean", mean_diagonal(reader.metric(layer, Side::Key), header.shape));
+      add("value_metric_mean", mean_diagonal(reader.metric(layer, Side::Value), header.shape));
+    }
+    add("attention_mass_per_query", mass);
+    table.rows.push_back(std::move(row));
+    json["layer"].push_back(std::move(entry));
     context.progress.advance(1);
   }
   context.progress.end();

@@ -50,6 +50,12 @@ std::string levels_of(const SideQuantizer& side) {
       text += fmt::format("{}{}", text.empty() ? "" : " + ", part.levels.size());
     return text;
   }
+  if (side.recipe.codebook == CodebookKind::Vector) {
+    std::string text = fmt::format("{}", 1 << side.recipe.bits);
+    if (side.recipe.vector.method == VectorMethod::Product) text += fmt::format(" × {}", side.recipe.vector.subspaces);
+    if (side.vector_tables.size() > 1) text += fmt::format(" × {}", side.vector_tables.size());
+    return text;
+  }
   if (side.codebooks.empty()) return "fixed";  // q4_0, q8_0, fp8
   const std::vector<float>& levels = side.codebooks.front().centroids;
   if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
@@ -75,8 +81,8 @@ Inspection inspect_quantizer(const std::filesystem::path& path, Json& json) {
   facts.emplace_back("", toml);
   json["recipe"] = recipe;
   json["recipe_toml"] = recipe_to_toml(quantizer.recipe);
-  facts.emplace_back("bits", fmt::format("{:g} nominal", nominal_bits(quantizer.recipe)));
-  json["bits_nominal"] = nominal_bits(quantizer.recipe);
+  facts.emplace_back("bits", fmt::format("{:g} nominal", nominal_bits(quantizer.recipe, quantizer.shape.head_dim)));
+  json["bits_nominal"] = nominal_bits(quantizer.recipe, quantizer.shape.head_dim);
   json["bits_counted"] = Json::object();
   if (quantizer.recipe.is_oracle()) {
     facts.back().second += "; an oracle, no cache: nothing to count";
@@ -97,6 +103,13 @@ Inspection inspect_quantizer(const std::filesystem::path& path, Json& json) {
     const std::string text = turbo_text(*quantizer.layers.front().side(side).turbo);
     facts.emplace_back("turbo", fmt::format("{}: {}", side_name(side), text));
     json["turbo"][side_name(side)] = text;
+  }
+
+  for (const Side side : kSides) {
+    const SideRecipe& part = quantizer.recipe.side(side);
+    if (quantizer.layers.empty() || part.codebook != CodebookKind::Vector) continue;
+    facts.emplace_back("codec", fmt::format("{}: {}", side_name(side), long_form(part.vector)));
+    json["codec"][side_name(side)] = long_form(part.vector);
   }
 
   Table table{{"layer", "side", "lowest", "highest", "median width", "constant", "levels", "first", "last",

@@ -34,7 +34,7 @@ Inspection inspect_weights(const std::filesystem::path& path, nlohmann::ordered_
 /// Hashes, parents, shape and settings: what all artifacts have.
 void add_provenance(Inspection& inspection, nlohmann::ordered_json& json, const Provenance& provenance,
                     const KvShape& shape);
-void add_rope(Inspection& inspection, nlohmann::ordered_json& json, const RopeParams& rope);
+void add_rope(Inspection& inspection, nlohmann::ordered_json& json, const ModelRope& rope);
 /// Sequences, their domains and losses.
 void add_sample(Inspection& inspection, nlohmann::ordered_json& json, const CalibrationHeader& header);
 /// Four significant digits.

@@ -122,7 +122,8 @@ void run(const Tool& tool, const PlanOptions& options) {
   Json json = {{"layers", shape.layers}, {"kv_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
                {"batch", options.batch}, {"weights_bytes", weights},   {"rows", Json::array()}};
   for (const Planned& row : rows) {
-    std::vector<std::string> cells = {row.name, fmt::format("{:.4g}", nominal_bits(row.quantizer.recipe))};
+    std::vector<std::string> cells = {row.name,
+                                      fmt::format("{:.4g}", nominal_bits(row.quantizer.recipe, shape.head_dim))};
     Json lengths = Json::array(), longest = Json::array();
     for (const std::int64_t length : options.lengths) {
       const Footprint one = forecast_footprint(row.quantizer, length);
@@ -139,7 +140,7 @@ void run(const Tool& tool, const PlanOptions& options) {
     }
     table.rows.push_back(cells);
     json["rows"].push_back({{"name", row.name},
-                            {"bits_nominal", nominal_bits(row.quantizer.recipe)},
+                            {"bits_nominal", nominal_bits(row.quantizer.recipe, shape.head_dim)},
                             {"lengths", lengths},
                             {"longest", longest}});
   }

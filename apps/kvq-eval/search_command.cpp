@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 struct SearchOptions : ModelArguments {
   fs::path text, calibration_text, output;
   std::vector<std::string> recipes;
+  std::string metric = "fisher";
   double target_kl = 0, budget_bits = 0;
   std::int64_t samples = 16, seqlen = 2048, windows = 4;
 };
@@ -45,11 +46,24 @@ SearchGoal goal_of(const CLI::App& command, const SearchOptions& options) {
 }
 
 std::vector<Recipe> ladder_of(const SearchOptions& options) {
-  if (options.recipes.empty()) return usual_ladder();
   std::vector<Recipe> ladder;
   for (const std::string& text : options.recipes) ladder.push_back(resolve_recipe(text));
-  check_ladder(ladder);
+  if (ladder.empty()) ladder = usual_ladder();
+  if (options.metric == "query") std::transform(ladder.begin(), ladder.end(), ladder.begin(), with_query_metric);
+  if (!options.recipes.empty()) check_ladder(ladder);
   return ladder;
+}
+
+/// With what the ladder needs, and no backward pass where nothing does.
+CalibrationConfig calibration_of(const SearchOptions& options, const std::vector<Recipe>& ladder) {
+  CalibrationConfig calibration{"", {}, options.samples, options.seqlen};
+  const auto any = [&](bool (*needs)(const SideRecipe&)) {
+    return std::any_of(ladder.begin(), ladder.end(),
+                       [&](const Recipe& recipe) { return needs(recipe.key) || needs(recipe.value); });
+  };
+  calibration.metrics = any(needs_metric);
+  calibration.forward_only = calibration.metrics && !any(needs_gradients);
+  return calibration;
 }
 
 /// Texts, and what the model says of them. Writes the parts of a text that is cut in two.
@@ -131,7 +145,7 @@ void run(const Tool& tool, const CLI::App& command, const SearchOptions& options
   config.question = fmt::format("Which recipe is best with {}, judged on text that it was not fitted to?", goal.text());
   config.seqlen = options.seqlen;
   config.windows = options.windows;
-  config.calibrations = {{"", {}, options.samples, options.seqlen}};
+  config.calibrations = {calibration_of(options, ladder)};
   config.cells = {{ladder}};
   ExperimentPlan plan = plan_experiment(config, inputs, options.output);
   const auto experiment = [&] { return ExperimentRun{config, inputs, plan, options.output, tool.common().quiet}; };
@@ -196,6 +210,11 @@ Command search_command(Tool& tool) {
                    "nuq5-1%, nuq6-1%, nuq8-1%")
       ->expected(1)
       ->take_all();
+  command
+      ->add_option("--metric", options->metric,
+                   "fisher: recipes as they are; query: none uses gradients, and no backward pass is run")
+      ->check(CLI::IsMember({"fisher", "query"}))
+      ->capture_default_str();
   command->add_option("--samples", options->samples, "sequences to calibrate on")
       ->check(whole_number(1, 1 << 30))
       ->capture_default_str();

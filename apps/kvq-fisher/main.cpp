@@ -1,4 +1,4 @@
-// kvq-fisher: keys, values and their loss gradients of a calibration sample.
+// kvq-fisher: keys, values and their loss gradients, or metrics, of a calibration sample.
 
 #include "common/tool.h"
 #include "kvq-fisher/inputs.h"
@@ -27,7 +27,8 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
   const Recompute recompute = parse_recompute(arguments.recompute);
   const CollectPlan plan = arguments.weights ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
                                              : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
-                                                               parse_query_heads(arguments.query_heads));
+                                                               parse_query_heads(arguments.query_heads),
+                                                               !arguments.forward_only, arguments.metrics);
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }
@@ -42,8 +43,7 @@ int main(int argc, char** argv) {
   return tool.run(argc, argv, [&](RunContext& context) {
     const bool dry_run = tool.common().dry_run;
     if (!dry_run && arguments.output.empty()) fail(ErrorKind::Usage, "-o is missing: the calibration file to write");
-    if (arguments.weights && arguments.query_heads != "joint")
-      fail(ErrorKind::Usage, "--query-heads does not go with --weights: a weight's gradient is one number");
+    apps::check_kind(arguments);
     const apps::FisherInputs inputs = apps::load_inputs(arguments, context);
     if (dry_run) return print_plan(tool, arguments, inputs);
 
@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
     options.recompute = parse_recompute(arguments.recompute);
     options.query_heads = parse_query_heads(arguments.query_heads);
     options.dtype = parse_dtype(arguments.dtype);
+    options.gradients = !arguments.forward_only;
+    options.metrics = arguments.metrics;
     options.bos = inputs.prepend_bos ? "window" : "never";
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};

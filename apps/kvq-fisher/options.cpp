@@ -2,9 +2,12 @@
 
 #include <limits>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "common/numbers.h"
+
+#include <kvq/core/error.h>
 
 namespace kvq::apps {
 
@@ -37,9 +40,28 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
                   "gradients over the query heads of a kv head: joint (their sum, signed), or magnitudes: mean, max")
       ->check(CLI::IsMember({"joint", "mean", "max"}))
       ->capture_default_str();
+  command.add_flag("--forward-only", arguments.forward_only,
+                   "no backward pass and no gradients, but key and value metrics, for recipes with metric=query and "
+                   "weights=query (kvq-fit --metric query)");
+  command.add_flag("--metrics", arguments.metrics, "key and value metrics beside gradients");
   command.add_flag("--weights", arguments.weights,
                    "instead of keys and values: the squared gradients of the blocks' weights, for kvq-fit --weights");
   command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");
+}
+
+void check_kind(const FisherArguments& arguments) {
+  const auto refuse = [](bool given, const char* option, const char* kind, const char* why) {
+    if (given) fail(ErrorKind::Usage, fmt::format("{} does not go with {}: {}", option, kind, why));
+  };
+  if (arguments.weights) {
+    refuse(arguments.query_heads != "joint", "--query-heads", "--weights", "a weight's gradient is one number");
+    refuse(arguments.forward_only, "--forward-only", "--weights", "gradients of weights need a backward pass");
+    refuse(arguments.metrics, "--metrics", "--weights", "they are of keys and values");
+  }
+  if (arguments.forward_only) {
+    refuse(arguments.query_heads != "joint", "--query-heads", "--forward-only", "there are no gradients");
+    refuse(arguments.recompute != "auto", "--recompute", "--forward-only", "no layer is run twice");
+  }
 }
 
 }  // namespace kvq::apps

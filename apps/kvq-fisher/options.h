@@ -17,10 +17,13 @@ struct FisherArguments : ModelArguments {
   bool sequential = false;
   std::string recompute = "auto";
   std::uint64_t seed = 0;
-  bool weights = false;
+  bool weights = false, forward_only = false, metrics = false;
   std::string query_heads = "joint";
 };
 
 void add_options(CLI::App& command, FisherArguments& arguments);
+
+/// Throws Usage for options that do not go together.
+void check_kind(const FisherArguments& arguments);
 
 }  // namespace kvq::apps

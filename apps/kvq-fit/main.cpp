@@ -19,7 +19,10 @@ int main(int argc, char** argv) {
     kvq::apps::check_kind(arguments);
     if (!arguments.weights.empty()) return kvq::apps::fit_weights(tool, arguments, context);
     std::vector<kvq::Recipe> recipes;
-    for (const std::string& argument : arguments.recipes) recipes.push_back(kvq::resolve_recipe(argument));
+    for (const std::string& argument : arguments.recipes) {
+      recipes.push_back(kvq::resolve_recipe(argument));
+      if (arguments.metric == "query") recipes.back() = kvq::with_query_metric(recipes.back());
+    }
     if (arguments.explain) {
       kvq::apps::explain(recipes, tool.common().json);
     } else {

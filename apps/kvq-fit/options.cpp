@@ -26,6 +26,13 @@ void add_options(CLI::App& command, FitArguments& arguments) {
       ->take_all();
   command.add_option("--model", arguments.model, "with --weights: the GGUF file or Hugging Face folder");
   command.add_option("--weight-fisher", arguments.weight_fisher, "with --weights: file made by kvq-fisher --weights");
+  command
+      .add_option(
+          "--metric", arguments.metric,
+          "fisher: recipes as they are; query: none uses gradients, but metric=query and weights=query where it "
+          "would (for files of kvq-fisher --forward-only)")
+      ->check(CLI::IsMember({"fisher", "query"}))
+      ->capture_default_str();
   command.add_option("-o,--output", arguments.output, "quantizer file to write; a folder for several recipes");
   command.add_flag("--explain", arguments.explain, "print the long form of each recipe and stop");
 }
@@ -44,6 +51,7 @@ void check_kind(const FitArguments& arguments) {
   refuse(!arguments.calib.empty(), "--calib", "--recipe");
   refuse(!arguments.thresholds.empty(), "--thresholds", "--recipe");
   refuse(arguments.explain, "--explain", "--recipe");
+  refuse(arguments.metric != "fisher", "--metric", "--recipe");
   if (arguments.model.empty()) fail(ErrorKind::Usage, "--model is missing: the model whose weights are quantized");
   if (arguments.weight_fisher.empty())
     fail(ErrorKind::Usage, "--weight-fisher is missing: the file that kvq-fisher --weights writes");

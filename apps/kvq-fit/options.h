@@ -15,6 +15,7 @@ struct FitArguments {
   std::filesystem::path model, weight_fisher;
   std::vector<std::string> weights;  ///< schemes
   bool explain = false;
+  std::string metric = "fisher";  ///< query: all recipes do without gradients
 };
 
 void add_options(CLI::App& command, FitArguments& arguments);

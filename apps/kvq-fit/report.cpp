@@ -39,7 +39,8 @@ std::string fits_as_text(const std::vector<Fitted>& fits) {
   Table table;
   table.header = {"recipe", "nominal bits", "bits at 2048", "bits at 32K", "key error", "value error", "file"};
   for (const Fitted& fit : fits) {
-    table.rows.push_back({short_form(fit.quantizer.recipe), fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe)),
+    table.rows.push_back({short_form(fit.quantizer.recipe),
+                          fmt::format("{:.2f}", nominal_bits(fit.quantizer.recipe, fit.quantizer.shape.head_dim)),
                           counted_text(fit.quantizer, kShort), counted_text(fit.quantizer, kLong),
                           error_text(fit.report.error[0]), error_text(fit.report.error[1]), fit.file.string()});
   }
@@ -51,7 +52,7 @@ std::string fits_as_json(const std::vector<Fitted>& fits) {
   for (const Fitted& fit : fits) {
     list.push_back({{"recipe", short_form(fit.quantizer.recipe)},
                     {"file", fit.file.string()},
-                    {"bits_nominal", nominal_bits(fit.quantizer.recipe)},
+                    {"bits_nominal", nominal_bits(fit.quantizer.recipe, fit.quantizer.shape.head_dim)},
                     {"bits_counted", counted_json(fit.quantizer, kShort)},
                     {"bits_counted_32k", counted_json(fit.quantizer, kLong)},
                     {"table_bytes", table_bytes(fit.quantizer)},

@@ -18,12 +18,14 @@ namespace kvq {
 struct CalibrationHeader {
   Provenance provenance;
   KvShape shape;
-  RopeParams rope;
+  ModelRope rope;
   std::int64_t sequences = 0, seqlen = 0;
   std::string bos;  ///< resolved: "never" or "window"
   /// How gradients are taken over the query heads that share a kv head: "joint" (the gradient itself), or "mean" or
   /// "max", which are magnitudes without a sign.
   std::string query_heads = "joint";
+  bool gradients = true;             ///< false: made without a backward pass (kvq-fisher --forward-only)
+  bool metrics = false;              ///< layers have key_metric and value_metric; files of 1.4 and before do not
   std::vector<std::int32_t> tokens;  ///< `[sequences, seqlen]`
   std::vector<std::string> domains;  ///< `[sequences]`
   std::vector<double> loss;          ///< `[sequences]` mean next-token loss, nats
@@ -37,9 +39,12 @@ struct ScaledHalf {
 };
 
 struct CalibrationLayer {
-  ScaledHalf key, value, key_grad, value_grad;  ///< `[sequences * seqlen, kv_heads, head_dim]`
+  ScaledHalf key, value, key_grad, value_grad;  ///< `[sequences * seqlen, kv_heads, head_dim]`; see `gradients`
   std::vector<double> query_moment;   ///< `[kv_heads, head_dim, head_dim]` sum over queries of q qᵀ (pre-RoPE)
   std::vector<float> attention_mass;  ///< `[sequences * seqlen]` attention that a token receives, summed
+  /// With CalibrationHeader::metrics, `[kv_heads, head_dim, head_dim]`: the change of the attention's output for an
+  /// error e of a key (of a value) is about eᵀMe. See lib/calib/key_metric.h and value_metric.h.
+  std::vector<double> key_metric, value_metric;
 };
 
 /// Writes in fixed order, one layer at a time; chunks are shuffled and deflated in parallel.
@@ -67,9 +72,11 @@ class CalibrationReader {
   std::string sha256() const;  ///< of the file
   /// fp32 `[total_tokens, kv_heads, head_dim]`; throws Format on NaN/Inf (names dataset and position).
   std::vector<float> values(int layer, Side side) const;
-  std::vector<float> gradients(int layer, Side side) const;
+  std::vector<float> gradients(int layer, Side side) const;  ///< a file with them only
   std::vector<double> query_moment(int layer) const;
   std::vector<float> attention_mass(int layer) const;
+  /// A file with metrics only. Throws Format for one that is not symmetric or has a negative diagonal.
+  std::vector<double> metric(int layer, Side side) const;
 
  private:
   struct Impl;

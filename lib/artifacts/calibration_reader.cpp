@@ -1,4 +1,5 @@
 #include <cmath>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -46,11 +47,21 @@ void check_scale(const h5::Group& group, const std::string& name) {
   if (!(scale > 0)) group.damaged(name, fmt::format("has scale {}, a positive number is needed", scale));
 }
 
+/// 0 or 1, or absent.
+bool flag(const h5::Group& root, const std::string& name, bool usual) {
+  if (!root.has_attribute(name)) return usual;
+  const std::int64_t value = root.integer(name);
+  if (value != 0 && value != 1) root.damaged(name, fmt::format("attribute is {}, 0 or 1 is possible", value));
+  return value == 1;
+}
+
 }  // namespace
 
 CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {
   const h5::Group root = impl_->file.root();
   impl_->header = schema::read_sample(root, "calibration");
+  impl_->header.gradients = flag(root, "gradients", true);
+  impl_->header.metrics = flag(root, "metrics", false);
   const KvShape& shape = impl_->header.shape;
   const auto tokens = static_cast<std::uint64_t>(impl_->header.total_tokens());
   const auto heads = static_cast<std::uint64_t>(shape.kv_heads), dim = static_cast<std::uint64_t>(shape.head_dim);
@@ -65,11 +76,14 @@ CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(
   for (int layer = 0; layer < shape.layers; ++layer) {
     const h5::Group group = layers.open_group(schema::layer_name(layer));
     for (const char* name : {"key", "value", "key_grad", "value_grad"}) {
+      if (!impl_->header.gradients && std::string_view(name).ends_with("_grad")) continue;
       group.require(name, h5::Type::F16, impl_->tensor);
       check_scale(group, name);
     }
     group.require("query_moment", h5::Type::F64, impl_->moment);
     group.require("attention_mass", h5::Type::F32, impl_->mass);
+    if (!impl_->header.metrics) continue;
+    for (const char* name : {"key_metric", "value_metric"}) group.require(name, h5::Type::F64, impl_->moment);
   }
 }
 CalibrationReader::~CalibrationReader() = default;
@@ -81,6 +95,7 @@ std::vector<float> CalibrationReader::values(int layer, Side side) const {
   return impl_->scaled(layer, side_name(side));
 }
 std::vector<float> CalibrationReader::gradients(int layer, Side side) const {
+  KVQ_ASSERT(impl_->header.gradients);
   return impl_->scaled(layer, std::string(side_name(side)) + "_grad");
 }
 
@@ -96,6 +111,24 @@ std::vector<float> CalibrationReader::attention_mass(int layer) const {
   std::vector<float> mass = group.read_floats("attention_mass", impl_->mass);
   schema::require_finite(group, "attention_mass", impl_->mass, mass);
   return mass;
+}
+
+std::vector<double> CalibrationReader::metric(int layer, Side side) const {
+  KVQ_ASSERT(impl_->header.metrics);
+  const h5::Group group = impl_->layer(layer);
+  const std::string name = std::string(side_name(side)) + "_metric";
+  std::vector<double> metric = group.read_doubles(name, impl_->moment);
+  schema::require_finite(group, name, impl_->moment, metric);
+  const auto dim = static_cast<std::size_t>(impl_->moment[2]);
+  for (std::size_t index = 0; index < metric.size(); ++index) {
+    const std::size_t head = index / (dim * dim), row = index / dim % dim, column = index % dim;
+    if (row == column && metric[index] < 0)
+      group.damaged(name,
+                    fmt::format("is {} at {}, on its diagonal", metric[index], schema::position(impl_->moment, index)));
+    if (metric[index] != metric[(head * dim + column) * dim + row])
+      group.damaged(name, fmt::format("is not symmetric at {}", schema::position(impl_->moment, index)));
+  }
+  return metric;
 }
 
 }  // namespace kvq

@@ -25,6 +25,7 @@ struct CalibrationWriter::Impl {
   KvShape shape;
   std::uint64_t tokens = 0;
   int threads, next_layer = 0;
+  bool gradients = true, metrics = false;
 
   Impl(const std::filesystem::path& path, bool force, int thread_count)
       : target(path, force), file(h5::File::create(target.temporary(), path.string())), threads(thread_count) {}
@@ -36,9 +37,13 @@ CalibrationWriter::~CalibrationWriter() = default;
 
 void CalibrationWriter::write_header(const CalibrationHeader& header) {
   impl_->shape = header.shape;
+  impl_->gradients = header.gradients;
+  impl_->metrics = header.metrics;
   impl_->tokens = static_cast<std::uint64_t>(header.total_tokens());
   impl_->root = impl_->file.root();
   schema::write_sample(*impl_->root, "calibration", header);
+  if (!header.gradients) impl_->root->set("gradients", std::int64_t{0});
+  if (header.metrics) impl_->root->set("metrics", std::int64_t{1});
   impl_->layers = impl_->root->create_group("layers");
 }
 
@@ -56,10 +61,16 @@ void CalibrationWriter::write_layer(int layer, const CalibrationLayer& data) {
   write("key", data.key, true);
   write("value", data.value, true);
   // Gradients are noise down to the last bit: compressing them costs time and saves nothing.
-  write("key_grad", data.key_grad, false);
-  write("value_grad", data.value_grad, false);
+  if (impl_->gradients) {
+    write("key_grad", data.key_grad, false);
+    write("value_grad", data.value_grad, false);
+  }
   group.write("query_moment", {heads, dim, dim}, std::span(data.query_moment));
   group.write("attention_mass", {impl_->tokens}, std::span(data.attention_mass));
+  if (impl_->metrics) {
+    group.write("key_metric", {heads, dim, dim}, std::span(data.key_metric));
+    group.write("value_metric", {heads, dim, dim}, std::span(data.value_metric));
+  }
   ++impl_->next_layer;
 }
 

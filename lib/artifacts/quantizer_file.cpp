@@ -7,6 +7,7 @@
 #include <kvq/artifacts/internal/rounding_datasets.h>
 #include <kvq/artifacts/internal/schema.h>
 #include <kvq/artifacts/internal/turbo_datasets.h>
+#include <kvq/artifacts/internal/vector_datasets.h>
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
@@ -33,6 +34,7 @@ void write_side(const h5::Group& group, const KvShape& shape, const SideQuantize
   write_codebooks(group, side);
   write_rounding(group, side);
   write_outlier_channels(group, side);
+  write_codec_tables(group, side);
 }
 
 SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe) {
@@ -58,6 +60,7 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   read_codebooks(group, side);
   read_rounding(group, side);
   read_outlier_channels(group, side);
+  read_codec_tables(group, side);
   return side;
 }
 
@@ -86,7 +89,7 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
     schema::write_rope(root, quantizer.rope);
     root.set("recipe", short_form(quantizer.recipe));
     root.set("recipe_toml", recipe_to_toml(quantizer.recipe));
-    root.set("bits_nominal", nominal_bits(quantizer.recipe));
+    root.set("bits_nominal", nominal_bits(quantizer.recipe, quantizer.shape.head_dim));
     if (counts_as_cache(quantizer.recipe)) {
       root.set("bits_counted_32k",
                forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));

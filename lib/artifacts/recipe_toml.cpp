@@ -36,6 +36,8 @@ std::string rounding_to_toml(Side which, const SideRecipe& side) {
   }
   text += fmt::format("feedback = {}\n", rounding.feedback);
   text += fmt::format("icm = {}\n", rounding.icm);
+  if (rounding.metric != RoundingMetric::Fisher)
+    text += fmt::format("metric = \"{}\"\n", word_of(kMetricWords, rounding.metric));
   text += fmt::format("order = \"{}\"\n", word_of(kOrderWords, rounding.order));
   text += fmt::format("damp = {}\n", toml_float(rounding.damp));
   return text + fmt::format("clip = {}\n", toml_float(rounding.clip));
@@ -59,6 +61,7 @@ std::string turbo_to_toml(const SideRecipe& side) {
 std::string side_to_toml(Side which, const SideRecipe& side) {
   std::string text = fmt::format("\n[{}]\n", side_name(which));
   text += fmt::format("codebook = \"{}\"\n", word_of(kCodebookWords, side.codebook));
+  if (side.codebook == CodebookKind::Vector) text += fmt::format("codec = \"{}\"\n", long_form(side.vector));
   text += fmt::format("bits = {}\n", side.half_bit ? side.bits + 0.5 : side.bits);
   text += fmt::format("axis = \"{}\"\n", word_of(kAxisWords, side.axis));
   if (side.group != 0) text += fmt::format("group = {}\n", side.group);
@@ -127,7 +130,7 @@ void read_share(const TomlTable& table, SideRecipe& side) {
 /// A whole number, or one and a half: 1.5. Block formats have their own.
 void read_bits(const TomlTable& table, SideRecipe& side) {
   const std::optional<double> bits = table.number("bits");
-  if (!bits && is_block_format(side.codebook)) return;
+  if (!bits && (is_block_format(side.codebook) || side.codebook == CodebookKind::Vector)) return;
   if (!bits) table.refuse("bits", "is missing; 1 to 8 are possible");
   side.half_bit = *bits - std::floor(*bits) == 0.5;
   const double whole = side.half_bit ? std::floor(*bits) : *bits;
@@ -149,6 +152,7 @@ void read_rounding(const TomlTable& table, Side which, SideRecipe& side) {
   }
   rounding.feedback = table.flag("feedback").value_or(rounding.feedback);
   if (const auto passes = table.integer("icm")) rounding.icm = small_integer(table, "icm", *passes);
+  read_word(table, "metric", kMetricWords, rounding.metric);
   read_word(table, "order", kOrderWords, rounding.order);
   rounding.damp = table.number("damp").value_or(rounding.damp);
   rounding.clip = table.number("clip").value_or(rounding.clip);
@@ -162,6 +166,23 @@ void read_turbo(const TomlTable& table, TurboOptions& options) {
   read_count(table, "outlier-channels", options.outlier_channels);
   read_count(table, "outlier-bits", options.outlier_bits);
   read_count(table, "seed", options.seed);
+}
+
+/// Says everything that codebook vector has; `bits` may say its bits again.
+void read_codec(const TomlTable& table, SideRecipe& side) {
+  const std::optional<std::string> codec = table.text("codec");
+  if (side.codebook != CodebookKind::Vector) {
+    if (codec) table.refuse("codec", fmt::format("is for codebook vector, not {}", codebook_name(side)));
+    return;
+  }
+  if (!codec) table.refuse("codec", "is missing: scalarB, deltaB or pq with their words, such as \"delta3:anchor=64\"");
+  try {
+    side.vector = parse_vector_recipe(*codec);
+  } catch (const Error& error) {
+    table.refuse("codec", error.what());
+  }
+  if (!table.number("bits")) side.bits = side.vector.bits;
+  side.share = usual_share(side);
 }
 
 SideRecipe side_from_toml(const TomlTable& table, Side which) {
@@ -178,6 +199,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
       side.group = is_grouped(side.axis) ? kUsualGroup : 0;
     }
   }
+  read_codec(table, side);
   read_count(table, "group", side.group);
   read_word(table, "range", kRangeWords, side.range);
   read_word(table, "zero", kZeroWords, side.integer_zero);
@@ -191,7 +213,7 @@ SideRecipe side_from_toml(const TomlTable& table, Side which) {
   side.qnorm = table.flag("qnorm").value_or(side.qnorm);
   read_count(table, "recent", side.recent);
   read_count(table, "flush", side.flush);
-  if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) side.flush = 0;
+  if (side.flush == usual_flush(side)) side.flush = 0;
   read_rounding(table, which, side);
   if (side.codebook == CodebookKind::Turbo) read_turbo(table, side.turbo);
   table.reject_unknown();

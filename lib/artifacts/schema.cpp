@@ -69,7 +69,7 @@ void write_shape(const h5::Group& root, const KvShape& shape) {
   root.set("head_dim", std::int64_t{shape.head_dim});
 }
 
-void write_rope(const h5::Group& root, const RopeParams& rope) {
+void write_rope(const h5::Group& root, const ModelRope& rope) {
   root.set("rope_kind", rope.kind);
   root.set("rope_theta", rope.theta);
   root.set("rope_rotary_dim", std::int64_t{rope.rotary_dim});
@@ -77,6 +77,10 @@ void write_rope(const h5::Group& root, const RopeParams& rope) {
   root.set("rope_low_freq_factor", rope.low_freq_factor);
   root.set("rope_high_freq_factor", rope.high_freq_factor);
   root.set("rope_original_context", rope.original_context);
+  if (!rope.has_local_layers()) return;
+  root.set("local_window", rope.window);
+  root.set("local_rope_theta", rope.local.theta);
+  root.write("local_layers", {rope.is_local.size()}, std::span<const std::uint8_t>(rope.is_local));
 }
 
 Provenance read_provenance(const h5::Group& root, const std::string& schema) {
@@ -120,8 +124,27 @@ KvShape read_shape(const h5::Group& root) {
   return shape;
 }
 
-RopeParams read_rope(const h5::Group& root, const KvShape& shape) {
-  RopeParams rope;
+namespace {
+
+void read_local_layers(const h5::Group& root, const KvShape& shape, ModelRope& rope) {
+  rope.window = root.integer("local_window");
+  if (rope.window < 1)
+    root.damaged("local_window", fmt::format("attribute is {}, a positive number is needed", rope.window));
+  rope.local.rotary_dim = rope.rotary_dim;
+  rope.local.theta = root.number("local_rope_theta");
+  if (rope.local.theta <= 0)
+    root.damaged("local_rope_theta", fmt::format("attribute is {}, a positive number is needed", rope.local.theta));
+  rope.is_local = root.read_bytes("local_layers", {static_cast<std::uint64_t>(shape.layers)});
+  for (std::size_t layer = 0; layer < rope.is_local.size(); ++layer) {
+    if (rope.is_local[layer] > 1)
+      root.damaged("local_layers", fmt::format("layer {} is {}, 0 or 1 is needed", layer, rope.is_local[layer]));
+  }
+}
+
+}  // namespace
+
+ModelRope read_rope(const h5::Group& root, const KvShape& shape) {
+  ModelRope rope;
   rope.kind = root.text("rope_kind");
   rope.theta = root.number("rope_theta");
   const std::int64_t rotary = root.integer("rope_rotary_dim");
@@ -143,6 +166,7 @@ RopeParams read_rope(const h5::Group& root, const KvShape& shape) {
   } catch (const Error& error) {
     root.damaged("rope_kind", fmt::format("attribute: {}", error.what()));
   }
+  if (root.has("local_layers")) read_local_layers(root, shape, rope);
   return rope;
 }
 

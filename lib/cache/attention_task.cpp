@@ -27,7 +27,7 @@ class Run {
         head_dim_(pool_.quantizer().shape.head_dim),
         rows_(task.block.tokens * group_),
         stride_((head_dim_ + 15) / 16 * 16),
-        rotate_keys_(!pool_.quantizer().recipe.key.post_rope && pool_.angles().pairs() > 0),
+        rotate_keys_(!pool_.quantizer().recipe.key.post_rope && pool_.angles(task.layer).pairs() > 0),
         by_lanes_(rows_ <= kMostLaneRows) {
     const auto rows = static_cast<std::size_t>(rows_), width = static_cast<std::size_t>(head_dim_);
     query_ = scratch.query.reserve(rows * width);
@@ -161,7 +161,7 @@ class Run {
   void score_block(std::int64_t page, float* scores) {
     const float* query = query_;
     if (rotate_keys_) {
-      const RopeAngles& angles = pool_.angles();
+      const RopeAngles& angles = pool_.angles(task_.layer);
       loops_.rotate_rows(block_, angles.pairs(), angles.slot_cos(), angles.slot_sin());
       const std::int64_t distance = task_.block.first_position / kPageTokens - page;
       if (distance > 0) {
@@ -179,9 +179,14 @@ class Run {
     for (int row = 0; row < rows_; ++row) {
       const std::int64_t position = task_.block.first_position + row / group_;
       const std::int64_t seen = std::min<std::int64_t>(position + 1 - page * kPageTokens, kPageTokens);
+      const std::int64_t unseen = std::clamp<std::int64_t>(
+          pool_.quantizer().rope.first_seen(task_.layer, position) - page * kPageTokens, 0, kPageTokens);
       float* scores = scores_ + row * kPageTokens;
+      std::fill(scores, scores + unseen, 0.0f);
+      std::fill(scores + seen, scores + kPageTokens, 0.0f);
+      if (unseen >= seen) continue;  // the whole page stands before the query's window
       const auto at = static_cast<std::size_t>(row);
-      if (const float largest = math.max(scores, seen); largest > result.largest[at]) {
+      if (const float largest = math.max(scores + unseen, seen - unseen); largest > result.largest[at]) {
         if (page != task_.first_page) {
           const float factor = std::exp(result.largest[at] - largest);
           result.total[at] *= factor;
@@ -193,8 +198,7 @@ class Run {
         }
         result.largest[at] = largest;
       }
-      result.total[at] += math.exp_in_place(scores, seen, result.largest[at]);
-      std::fill(scores + seen, scores + kPageTokens, 0.0f);
+      result.total[at] += math.exp_in_place(scores + unseen, seen - unseen, result.largest[at]);
     }
   }
 

@@ -75,8 +75,8 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
   const std::int64_t tokens = static_cast<std::int64_t>(query.size()) / of_token;
   const std::int64_t length = sequence.length(layer), first = length - tokens;
   KVQ_ASSERT(tokens > 0 && first >= 0 && out.size() == query.size());
-  pool.angles().reserve(layout::pages(length));
-  prepare_queries(pool, pool.angles(), query, first, rotated_);
+  pool.angles(layer).reserve(layout::pages(length));
+  prepare_queries(pool, pool.angles(layer), query, first, rotated_);
 
   std::vector<QueryBlock> blocks;
   for (std::int64_t end = tokens; end > 0;) {  // the longest contexts first
@@ -93,8 +93,9 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
     std::vector<AttentionTask> tasks;
     for (std::size_t block = at; block < std::min(blocks.size(), at + kBlocksAtOnce); ++block) {
       const std::int64_t pages = blocks[block].first_position / kPageTokens + 1;
+      const std::int64_t seen = pool.quantizer().rope.first_seen(layer, blocks[block].first_position) / kPageTokens;
       for (int head = 0; head < shape.kv_heads; head += heads) {
-        for (std::int64_t page = 0; page < pages; page += step) {
+        for (std::int64_t page = seen; page < pages; page += step) {
           tasks.push_back(
               {&sequence, layer, blocks[block], page, std::min(pages, page + step), head, head + heads, {}});
         }
@@ -103,8 +104,11 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
     run(tasks);
     // Tasks of the same queries and heads stand one after the other.
     for (std::size_t begin = 0, end = 0; begin < tasks.size(); begin = end) {
-      for (end = begin + 1; end < tasks.size() && tasks[end].first_page > 0;) ++end;
       const AttentionTask& task = tasks[begin];
+      const auto same = [&](const AttentionTask& other) {
+        return other.block.query == task.block.query && other.first_head == task.first_head;
+      };
+      for (end = begin + 1; end < tasks.size() && same(tasks[end]);) ++end;
       for (int kv_head = task.first_head; kv_head < task.last_head; ++kv_head) {
         std::vector<const PartialResult*> parts;
         for (std::size_t part = begin; part < end; ++part) {

@@ -21,7 +21,7 @@ std::span<const float> numbers(const at::Tensor& x) {
 }  // namespace
 
 PackedCache::PackedCache(std::shared_ptr<PackedPool> pool, int threads)
-    : sequence_(std::move(pool)), threads_(threads), rope_(sequence_.pool().quantizer().rope), attention_(threads) {}
+    : sequence_(std::move(pool)), threads_(threads), tables_(sequence_.pool().quantizer().rope), attention_(threads) {}
 
 PackedCache::PackedCache(std::shared_ptr<const Quantizer> quantizer, int threads)
     : PackedCache(std::make_shared<PackedPool>(std::move(quantizer)), threads) {}
@@ -32,7 +32,7 @@ at::Tensor PackedCache::attend(const AttentionInput& input) {
   check_input(input, quantizer.shape);
   KVQ_ASSERT(sequence_.length(input.layer) == input.first_position);
   at::Tensor key = contiguous_fp32(input.key);
-  if (quantizer.recipe.key.post_rope) key = rope_.apply(key, input.first_position).contiguous();
+  if (quantizer.recipe.key.post_rope) key = tables_.of(input.layer).apply(key, input.first_position).contiguous();
   const at::Tensor value = contiguous_fp32(input.value), query = contiguous_fp32(input.query);
   sequence_.append(input.layer, numbers(key), numbers(value), threads_);
   const at::Tensor result = at::empty(query.sizes(), query.options());

@@ -36,7 +36,7 @@ class PackedCache final : public KvCache {
  private:
   PackedSequence sequence_;
   int threads_;
-  RopeTable rope_;  ///< for keys that are stored rotated
+  RopeTables tables_;  ///< for keys that are stored rotated
   PackedAttention attention_;
 };
 

@@ -59,7 +59,8 @@ PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel lev
       windows_{exact_window(quantizer_->recipe, Side::Key), exact_window(quantizer_->recipe, Side::Value)},
       loops_(page_loops(level)),
       overflow_(overflow_block_bytes(check_packable(*quantizer_).shape), kOverflowBlocksPerChunk),
-      angles_(quantizer_->rope) {
+      angles_(static_cast<const RopeParams&>(quantizer_->rope)),
+      local_angles_(quantizer_->rope.local) {
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) {
     const layout::PageLayout page = page_layout(layer);

@@ -52,7 +52,8 @@ class PackedPool {
   const PageLoops& loops() const { return loops_; }
   Layer& layer(int index) { return layers_[static_cast<std::size_t>(index)]; }
   BlockPool& overflow() { return overflow_; }
-  RopeAngles& angles() { return angles_; }
+  /// Of the layer's rotary embedding.
+  RopeAngles& angles(int layer) { return quantizer_->rope.local_at(layer) ? local_angles_ : angles_; }
 
   /// Pages and overflow blocks that sequences hold now.
   std::int64_t taken_bytes() const;
@@ -65,7 +66,7 @@ class PackedPool {
   const PageLoops& loops_;
   std::vector<Layer> layers_;
   BlockPool overflow_;
-  RopeAngles angles_;
+  RopeAngles angles_, local_angles_;
 };
 
 }  // namespace kvq

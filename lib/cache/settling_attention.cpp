@@ -55,8 +55,8 @@ void for_each_row(const at::Tensor& rows, const Block& block, Visit visit) {
   for (std::int64_t row = 0; row < count; ++row) visit(data + row * columns, block.begin + row % block.queries(), row);
 }
 
-/// Scores of all tokens [0, block.end), -inf for those after the query.
-at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& block) {
+/// Scores of all tokens [0, block.end), -inf for those after the query, and before its window where there is one.
+at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& block, std::int64_t window) {
   const std::int64_t settled = block.settled(keys.window), first_exact = block.first_exact(keys.window);
   const at::Tensor result = at::empty({query.size(0), query.size(1), block.end}, query.options());
   at::Tensor from_settled, from_exact;
@@ -72,6 +72,8 @@ at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& 
       std::copy(exact + (mine - first_exact), exact + (position + 1 - first_exact), row + mine);
     }
     std::fill(row + position + 1, row + block.end, -std::numeric_limits<float>::infinity());
+    if (window > 0 && position >= window)
+      std::fill(row, row + position + 1 - window, -std::numeric_limits<float>::infinity());
   });
   return result;
 }
@@ -105,7 +107,7 @@ at::Tensor weighted_sum(const at::Tensor& weights, const HeadTokens& values, con
 }  // namespace
 
 at::Tensor settling_attention(const at::Tensor& query, const SettlingTokens& keys, const SettlingTokens& values,
-                              std::int64_t first_position) {
+                              std::int64_t first_position, std::int64_t window) {
   const std::int64_t tokens = query.size(0), heads = query.size(1), head_dim = query.size(2);
   const std::int64_t kv_heads = keys.settled.size(1), group = heads / kv_heads, length = first_position + tokens;
   for (const SettlingTokens* side : {&keys, &values}) {
@@ -124,7 +126,7 @@ at::Tensor settling_attention(const at::Tensor& query, const SettlingTokens& key
     const Block block{first_position + first, first_position + first + count};
     const at::Tensor q =
         scaled.narrow(0, first, count).permute({1, 2, 0, 3}).reshape({kv_heads, group * count, head_dim});
-    const at::Tensor weights = at::softmax(scores(q, head_keys, block), -1);
+    const at::Tensor weights = at::softmax(scores(q, head_keys, block, window), -1);
     const at::Tensor sums = weighted_sum(weights, head_values, block);
     result.narrow(0, first, count).copy_(sums.view({kv_heads, group, count, head_dim}).permute({2, 0, 1, 3}));
   }

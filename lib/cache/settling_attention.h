@@ -20,8 +20,9 @@ struct SettlingTokens {
 
 /// Causal attention of rotated queries `[tokens, heads, head_dim]` at `first_position` …; the query at p sees token t
 /// settled if t < window.settled(p + 1), exact otherwise, of keys and of values by their own windows. Sums are fp32;
-/// the result has the dtype of the queries. Memory: a block of queries against all keys, about 64 MiB.
+/// the result has the dtype of the queries. `window` > 0: a query sees its own token and the window - 1 before it.
+/// Memory: a block of queries against all keys, about 64 MiB.
 at::Tensor settling_attention(const at::Tensor& query, const SettlingTokens& keys, const SettlingTokens& values,
-                              std::int64_t first_position);
+                              std::int64_t first_position, std::int64_t window = 0);
 
 }  // namespace kvq

@@ -14,6 +14,7 @@
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/linear.h>
+#include <kvq/quant/vector_side.h>
 
 namespace kvq {
 
@@ -39,6 +40,7 @@ struct SimulatedCache::Tokens {
   at::Tensor exact;     ///< the same as attention takes them
   /// Exact values per token, 0 for sinks and what is not settled; with eviction `[tokens, kept_lists()]`.
   std::vector<std::uint32_t> outliers;
+  std::unique_ptr<VectorBlocks> blocks;  ///< where tokens are coded together; made for the first
 };
 
 struct SimulatedCache::Layer {
@@ -49,7 +51,7 @@ struct SimulatedCache::Layer {
 };
 
 SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
-    : quantizer_(std::move(quantizer)), threads_(threads), parts_(std::move(parts)), rope_(quantizer_->rope) {
+    : quantizer_(std::move(quantizer)), threads_(threads), parts_(std::move(parts)), tables_(quantizer_->rope) {
   for (const int layer : parts_.layers) {
     if (layer < 0 || layer >= quantizer_->shape.layers) {
       fail(ErrorKind::Usage, fmt::format("layer {} cannot be quantized by itself: the model has layers 0 to {}", layer,
@@ -63,9 +65,16 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
     fail(ErrorKind::Usage,
          fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache", short_form(recipe)));
   }
+  if (recipe.evicts() && quantizer_->rope.has_local_layers()) {
+    fail(ErrorKind::Usage,
+         fmt::format("recipe '{}' evicts tokens, but the model has layers whose queries see {} tokens "
+                     "only; recipes that evict are for models all of whose layers see everything",
+                     short_form(recipe), quantizer_->rope.window));
+  }
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
-      layers_[layer].eviction = make_eviction(*quantizer_, static_cast<int>(layer), threads_, rope_, prompt_);
+      layers_[layer].eviction =
+          make_eviction(*quantizer_, static_cast<int>(layer), threads_, tables_.of(static_cast<int>(layer)), prompt_);
   }
   if (!recipe.quantized) return;
   check_shape(quantizer_->recipe, quantizer_->shape.kv_heads, quantizer_->shape.head_dim);
@@ -101,7 +110,8 @@ void SimulatedCache::settle(Tokens& tokens, const at::Tensor& x, int layer, Side
   try {
     if (!rounded) simulator.round_exact(exact);
     token += sinks;
-    simulator.round_trip(values.subspan(exact.size()), token, threads_, outliers);
+    if (!tokens.blocks) tokens.blocks = simulator.start();
+    simulator.round_trip(values.subspan(exact.size()), token, threads_, outliers, tokens.blocks.get());
   } catch (const ExactOverflow& overflow) {
     fail_overflow(layer, side, token, static_cast<int>(x.size(2)), overflow);
   }
@@ -115,7 +125,7 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   const auto dtype = input.query.scalar_type();
   const bool rotate_later = side == Side::Key && !recipe.key.post_rope;
   const auto attended = [&](const at::Tensor& part, std::int64_t position) {
-    const at::Tensor turned = rotate_later && part.size(0) > 0 ? rope_.apply(part, position) : part;
+    const at::Tensor turned = rotate_later && part.size(0) > 0 ? tables_.of(input.layer).apply(part, position) : part;
     return attention_operand(turned.to(dtype), input.bf16);
   };
   if (!recipe.quantized || !parts_.has(input.layer, side))
@@ -158,14 +168,16 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
     return x.detach().to(at::TensorOptions().dtype(at::kFloat), false, true, at::MemoryFormat::Contiguous);
   };
   const Recipe& recipe = quantizer_->recipe;
+  RopeTable& table = tables_.of(input.layer);
+  const std::int64_t seen_tokens = quantizer_->rope.window_of(input.layer);
   const at::Tensor key = recipe.key.post_rope
-                             ? rope_.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
+                             ? table.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
                              : private_copy(input.key);
   append(key, input, Side::Key);
   append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
 
-  const at::Tensor query = attention_operand(rope_.apply(input.query, input.first_position), input.bf16);
+  const at::Tensor query = attention_operand(table.apply(input.query, input.first_position), input.bf16);
   const auto dtype = input.query.scalar_type();
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
   if (layer.eviction) {
@@ -175,13 +187,15 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   }
   const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
   if (!windows[0].waits() && !windows[1].waits())
-    return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position).to(dtype);
+    return causal_attention(query, keys.settled.all(), values.settled.all(), input.first_position, seen_tokens)
+        .to(dtype);
   const auto seen = [&](Tokens& tokens, const ExactWindow& window) {
     SettlingTokens view{window, tokens.settled.all(), tokens.exact, 0};
     if (window.waits()) view.first_exact = layer.length - tokens.exact.size(0);
     return view;
   };
-  at::Tensor result = settling_attention(query, seen(keys, windows[0]), seen(values, windows[1]), input.first_position);
+  at::Tensor result =
+      settling_attention(query, seen(keys, windows[0]), seen(values, windows[1]), input.first_position, seen_tokens);
   for (Tokens* tokens : {&keys, &values}) {  // what is settled now is exact for no later query
     if (tokens->exact.defined())
       tokens->exact = without_first(tokens->exact, tokens->exact.size(0) - (layer.length - tokens->settled.length));
@@ -211,16 +225,19 @@ Footprint SimulatedCache::footprint() const {
   const bool evicts = quantizer_->recipe.evicts();
   std::vector<KeptTokens> kept;
   std::vector<std::uint32_t> outliers[2];
+  std::vector<std::vector<std::int64_t>> closed_blocks;
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
     if (evicts) kept.push_back(layer.eviction->kept());
     for (const int side : {0, 1}) {
       const std::vector<std::uint32_t>& counts = layer.tokens[side].outliers;
       outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
+      const VectorBlocks* blocks = layer.tokens[side].blocks.get();
+      closed_blocks.push_back(blocks ? blocks->closed_bytes() : std::vector<std::int64_t>());
     }
   }
   if (evicts) return kept_footprint(*quantizer_, length, kept, {outliers[0], outliers[1]});
-  return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]});
+  return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]}, closed_blocks);
 }
 
 }  // namespace kvq

@@ -61,7 +61,7 @@ class SimulatedCache final : public KvCache {
   std::shared_ptr<const Quantizer> quantizer_;
   int threads_;
   CacheParts parts_;
-  RopeTable rope_;
+  RopeTables tables_;
   std::optional<std::int64_t> prompt_;
   std::vector<Layer> layers_;
 };

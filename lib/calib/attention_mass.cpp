@@ -25,13 +25,17 @@ constexpr std::int64_t kBlockRows = 128;  // query heads of one kv head share th
 constexpr std::int64_t kStripes = 16;     // parts of a kv head's work
 
 /// Queries [first, first + count) of one kv head, `query [tokens * group, head_dim]` row by row; adds to `mass`.
+/// `log_sums` `[tokens * group]` or null.
 void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::int64_t group, std::int64_t first,
-               std::int64_t count, std::vector<float>& scores, double* mass) {
+               std::int64_t count, std::int64_t window, std::vector<float>& scores, double* mass, double* log_sums) {
   const VectorMath& math = vector_math();
-  const std::int64_t keys = first + count, rows = count * group;
+  const auto begin_of = [&](std::int64_t token) {
+    return window > 0 ? std::max<std::int64_t>(0, token + 1 - window) : 0;
+  };
+  const std::int64_t begin = begin_of(first), keys = first + count - begin, rows = count * group;
   const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
   at::Tensor product = at::from_blob(scores.data(), {rows, keys}, options);
-  const at::Tensor rows_of_query = query.narrow(0, first * group, rows), seen = keys_transposed.narrow(1, 0, keys);
+  const at::Tensor rows_of_query = query.narrow(0, first * group, rows), seen = keys_transposed.narrow(1, begin, keys);
   if (query.scalar_type() == at::kFloat) {
     at::mm_out(product, rows_of_query, seen);
   } else {
@@ -41,18 +45,24 @@ void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::
   float* shares = share.mutable_data_ptr<float>();
   for (std::int64_t row = 0; row < rows; ++row) {
     float* weights = scores.data() + row * keys;
-    const std::int64_t visible = first + row / group + 1;
-    shares[row] = static_cast<float>(1.0 / math.exp_in_place(weights, visible, math.max(weights, visible)));
-    std::fill(weights + visible, weights + keys, 0.0f);
+    const std::int64_t token = first + row / group, unseen = begin_of(token) - begin, end = token + 1 - begin;
+    float* visible = weights + unseen;
+    const float largest = math.max(visible, end - unseen);
+    const double total = math.exp_in_place(visible, end - unseen, largest);
+    shares[row] = static_cast<float>(1.0 / total);
+    if (log_sums != nullptr) log_sums[first * group + row] = largest + std::log(total);
+    std::fill(weights, visible, 0.0f);
+    std::fill(weights + end, weights + keys, 0.0f);
   }
   at::mm_out(sum, share, product);  // normalises the rows and adds them up
   const float* sums = sum.const_data_ptr<float>();
-  for (std::int64_t token = 0; token < keys; ++token) mass[token] += static_cast<double>(sums[token]);
+  for (std::int64_t token = 0; token < keys; ++token) mass[begin + token] += static_cast<double>(sums[token]);
 }
 
 }  // namespace
 
-std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16) {
+std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16,
+                                  std::int64_t window, std::vector<double>* log_sums) {
   const c10::AutoGradMode no_grad(false);
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
                      group = query.size(1) / kv_heads;
@@ -61,6 +71,7 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
   const std::int64_t step = std::clamp<std::int64_t>(kBlockRows / group, 1, kBlockTokens);
   const std::int64_t blocks = (tokens + step - 1) / step, stripes = std::min(kStripes, blocks);
 
+  if (log_sums != nullptr) log_sums->assign(static_cast<std::size_t>(kv_heads * tokens * group), 0.0);
   // One sum per stripe, added up in order at the end: no order of threads matters.
   std::vector<double> partial(static_cast<std::size_t>(kv_heads * stripes * tokens), 0.0);
   at::parallel_for(0, kv_heads * stripes, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -80,8 +91,9 @@ std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key
         const std::int64_t turn = round % 2 == 0 ? task % stripes : stripes - 1 - task % stripes;
         const std::int64_t first = (round * stripes + turn) * step;
         if (first >= tokens) continue;
-        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), scores,
-                  partial.data() + task * tokens);
+        add_block(head_query, head_keys, group, first, std::min(step, tokens - first), window, scores,
+                  partial.data() + task * tokens,
+                  log_sums != nullptr ? log_sums->data() + kv_head * tokens * group : nullptr);
       }
     }
   });

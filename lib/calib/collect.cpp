@@ -12,7 +12,9 @@
 #include <kvq/calib/assemble.h>
 #include <kvq/calib/attention_mass.h>
 #include <kvq/calib/collect_common.h>
+#include <kvq/calib/forward_pass.h>
 #include <kvq/calib/journal.h>
+#include <kvq/calib/key_metric.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
@@ -45,34 +47,13 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
 class SequenceRun {
  public:
   SequenceRun(Model& model, const CollectOptions& options, RunContext& context)
-      : model_(model), options_(options), context_(context), rope_(model.config().rope) {}
+      : model_(model), options_(options), context_(context), tables_(model.config().rope) {}
 
-  void run(const Window& window, SequenceWriter writer, CollectResult& result) {
+  void run(const Window& window, std::int64_t sequence, SequenceWriter writer, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
     double journal = 0;
-    bool forward_is_done = false;
-    const bool joint = options_.query_heads == QueryHeads::Joint;
-    const auto store = [&](const LayerGradients& layer) {
-      context_.cancel.check();
-      if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
-      const CollectClock::time_point since = CollectClock::now();
-      const c10::AutoGradMode no_grad(false);
-      writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
-      writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
-      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
-        return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
-      };
-      writer.write(layer.layer, Part::KeyGrad, gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
-      writer.write(layer.layer, Part::ValueGrad,
-                   gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
-      writer.write(layer.layer, Part::QueryMoment,
-                   query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
-      writer.write(layer.layer, Part::AttentionMass,
-                   attention_mass(layer.query, layer.key, rope_, options_.dtype == Dtype::Bf16).data());
-      journal += seconds_since(since);
-      context_.progress.advance(1);
-    };
-    const double loss = sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
+    const double loss = options_.gradients ? run_both_ways(window, sequence, writer, journal)
+                                           : run_forward(window, sequence, writer, journal);
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
     const CollectClock::time_point since = CollectClock::now();
     writer.commit(loss);
@@ -82,10 +63,60 @@ class SequenceRun {
   }
 
  private:
+  double run_forward(const Window& window, std::int64_t sequence, SequenceWriter& writer, double& journal) {
+    return sequence_forward(model_, window.ids, [&](const LayerTensors& layer) {
+      context_.cancel.check();
+      const CollectClock::time_point since = CollectClock::now();
+      write_forward(layer, sequence, writer);
+      journal += seconds_since(since);
+      context_.progress.advance(1);
+    });
+  }
+
+  double run_both_ways(const Window& window, std::int64_t sequence, SequenceWriter& writer, double& journal) {
+    bool forward_is_done = false;
+    const bool joint = options_.query_heads == QueryHeads::Joint;
+    const auto store = [&](const LayerGradients& layer) {
+      context_.cancel.check();
+      if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
+      const CollectClock::time_point since = CollectClock::now();
+      const c10::AutoGradMode no_grad(false);
+      write_forward({layer.layer, layer.query, layer.key, layer.value}, sequence, writer);
+      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
+        return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
+      };
+      writer.write(layer.layer, Part::KeyGrad, gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
+      writer.write(layer.layer, Part::ValueGrad,
+                   gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
+      journal += seconds_since(since);
+      context_.progress.advance(1);
+    };
+    return sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
+  }
+
+  /// All but gradients.
+  void write_forward(const LayerTensors& layer, std::int64_t sequence, SequenceWriter& writer) {
+    const ModelRope& rope = model_.config().rope;
+    const std::int64_t seen = rope.window_of(layer.layer);
+    RopeTable& table = tables_.of(layer.layer);
+    writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
+    writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
+    writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
+    // The metric takes 1 - w of softmax weights, which scores rounded to bf16 do not leave right where w is nearly 1.
+    const bool metric = writer.layout().metric, bf16 = options_.dtype == Dtype::Bf16 && !metric;
+    writer.write(layer.layer, Part::AttentionMass,
+                 attention_mass(layer.query, layer.key, table, bf16, seen, metric ? &log_sums_ : nullptr).data());
+    if (!metric) return;
+    const std::vector<std::int64_t> tokens = metric_tokens(sequence, layer.key.size(0));
+    writer.write(layer.layer, Part::KeyMetric,
+                 key_metric(layer.query, layer.key, rope.of(layer.layer), table, seen, log_sums_, tokens).data());
+  }
+
   Model& model_;
   const CollectOptions& options_;
   RunContext& context_;
-  RopeTable rope_;
+  RopeTables tables_;
+  std::vector<double> log_sums_;
 };
 
 }  // namespace
@@ -98,7 +129,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
   CalibrationHeader header = header_of(model, windows, domains, options);
   check_ids(windows, model.config().vocab);
   const RunIdentity identity = identity_of(header, "keys and values", context.threads);
-  const SequenceLayout layout{header.shape, header.seqlen};
+  const SequenceLayout layout{header.shape, header.seqlen, header.gradients, header.metrics};
   const fs::path folder = Journal::folder_of(options.output);
   CollectResult result;
   if (finished_but_for_the_journal<CalibrationReader>(options, header, identity, result.loss)) {
@@ -121,14 +152,14 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
                                  plural(header.sequences, "sequence")));
   }
   if (!missing.empty()) {
-    // Every layer of every sequence counts twice, forward and backward: long sequences of large models take minutes
-    // each.
-    context.progress.begin("passes through layers",
-                           2 * static_cast<std::int64_t>(missing.size()) * header.shape.layers);
+    // Every layer of every sequence counts, forward and backward: long sequences of large models take minutes each.
+    context.progress.begin(
+        "passes through layers",
+        (header.gradients ? 2 : 1) * static_cast<std::int64_t>(missing.size()) * header.shape.layers);
     SequenceRun run(model, options, context);
     for (std::int64_t sequence : missing) {
       context.cancel.check();
-      run.run(windows[sequence], journal.begin(sequence), result);
+      run.run(windows[sequence], sequence, journal.begin(sequence), result);
       context.log.debug(
           fmt::format("sequence {}: {:.1f} s so far", sequence, result.compute_seconds + result.journal_seconds));
     }
@@ -142,7 +173,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
     header.loss.push_back(sequences.back().loss());
   }
   if (options.inputs) options.inputs->check();
-  assemble_calibration(options.output, options.force, header, layout, sequences, context);
+  assemble_calibration(options.output, options.force, header, layout, sequences, model, context);
   sequences.clear();
   journal.remove();
   result.assemble_seconds = seconds_since(start);

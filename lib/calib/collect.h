@@ -1,6 +1,6 @@
 #pragma once
-// kvq-fisher's work: run the model on every window, one backward each, keep K, V and gradients in a journal, assemble
-// calib.h5 at the end. Killed at any moment it resumes from the journal.
+// kvq-fisher's work: run the model on every window, one backward each (or none), keep K, V and gradients in a journal,
+// assemble calib.h5 at the end. Killed at any moment it resumes from the journal.
 
 #include <cstdint>
 #include <filesystem>
@@ -30,9 +30,11 @@ struct CollectOptions {
   std::filesystem::path output;
   bool force = false;
   Recompute recompute = Recompute::Auto;
-  Dtype dtype = Dtype::Fp32;  ///< of the model: bf16 multiplies queries and keys for attention_mass in bf16, too
+  Dtype dtype = Dtype::Fp32;  ///< of the model, and of attention_mass where there are no metrics
   std::string bos;            ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
+  bool gradients = true;               ///< false: no backward pass; the file has metrics then
+  bool metrics = false;                ///< key_metric and value_metric beside gradients
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
@@ -65,6 +67,7 @@ struct CollectPlan {
 };
 /// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                            Recompute recompute, QueryHeads query_heads = QueryHeads::Joint);
+                            Recompute recompute, QueryHeads query_heads = QueryHeads::Joint, bool gradients = true,
+                            bool metrics = false);
 
 }  // namespace kvq

@@ -28,6 +28,8 @@ RunIdentity identity_of(const CalibrationHeader& header, const std::string& what
     add(fmt::format("domain {}", index), header.domains[index]);
   add("beginning of sequence", header.bos);
   add("query heads", header.query_heads);
+  if (!header.gradients) add("gradients", "none");
+  if (header.metrics) add("metrics", "of keys and values");
   add("threads", fmt::format("{}", threads));  // sums depend on how they are split
   return identity;
 }
@@ -43,6 +45,8 @@ CalibrationHeader header_of(const Model& model, const std::vector<Window>& windo
   header.seqlen = static_cast<std::int64_t>(windows.front().ids.size());
   header.bos = options.bos;
   header.query_heads = query_heads_name(options.query_heads);
+  header.gradients = options.gradients;
+  header.metrics = options.metrics || !options.gradients;
   for (const Window& window : windows) {
     KVQ_ASSERT(static_cast<std::int64_t>(window.ids.size()) == header.seqlen);
     header.tokens.insert(header.tokens.end(), window.ids.begin(), window.ids.end());
@@ -76,8 +80,8 @@ void remove_stale_parts(const std::filesystem::path& output) {
 
 bool same_content(const CalibrationHeader& a, const CalibrationHeader& b) {
   return a.tokens == b.tokens && a.domains == b.domains && a.shape == b.shape && a.bos == b.bos &&
-         a.query_heads == b.query_heads && a.provenance.config == b.provenance.config &&
-         a.provenance.model_sha256 == b.provenance.model_sha256 &&
+         a.query_heads == b.query_heads && a.gradients == b.gradients && a.metrics == b.metrics &&
+         a.provenance.config == b.provenance.config && a.provenance.model_sha256 == b.provenance.model_sha256 &&
          a.provenance.tokenizer_sha256 == b.provenance.tokenizer_sha256 &&
          a.provenance.text_sha256 == b.provenance.text_sha256;
 }

@@ -10,15 +10,17 @@
 namespace kvq {
 
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                            Recompute recompute, QueryHeads query_heads) {
+                            Recompute recompute, QueryHeads query_heads, bool gradients, bool metrics) {
   const KvShape& shape = config.kv;
   CollectPlan plan;
   plan.sequences = sequences;
   plan.seqlen = seqlen;
-  const SequenceLayout layout{shape, seqlen};
+  const SequenceLayout layout{shape, seqlen, gradients, metrics || !gradients};
   plan.journal_bytes = sequences * layout.file_bytes();
   // Halves instead of floats, and one sum of moments instead of one per sequence.
-  const std::int64_t per_layer = sequences * (2 * layout.tensor_bytes() + layout.mass_bytes()) + layout.moment_bytes();
+  const std::int64_t halves = (gradients ? 2 : 1) * layout.tensor_bytes();
+  const std::int64_t per_layer =
+      sequences * (halves + layout.mass_bytes()) + (layout.metric ? 3 : 1) * layout.moment_bytes();
   plan.file_bytes = shape.layers * per_layer + sequences * seqlen * std::int64_t{sizeof(std::int32_t)};
 
   const std::int64_t available = available_memory_bytes();
@@ -28,10 +30,13 @@ CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t
   const std::int64_t logits = 2 * std::min(kLogitChunk, seqlen) * config.vocab * 4;
   const std::int64_t lean = weights + boundaries + 2 * graph + logits;
   const std::int64_t full = weights + boundaries + (shape.layers + 1) * graph + logits;
-  const std::int64_t running = recompute == Recompute::Layer  ? lean
-                               : recompute == Recompute::None ? full
-                                                              : std::clamp(available / 10 * 9, lean, full);
-  const std::int64_t assembling = sequences * layout.tensor_bytes() * 3;  // one tensor as floats, four as halves
+  // Forward only: the state before and after a layer, and what it computes.
+  const std::int64_t running = !gradients ? weights + 2 * boundaries / shape.layers + graph + logits
+                               : recompute == Recompute::Layer ? lean
+                               : recompute == Recompute::None  ? full
+                                                               : std::clamp(available / 10 * 9, lean, full);
+  // One tensor as floats, four (two) as halves.
+  const std::int64_t assembling = sequences * layout.tensor_bytes() * (gradients ? 3 : 2);
   plan.peak_memory_bytes = std::max(running, assembling);
 
   // Forward 2 operations per weight and token, backward to the activations as many again; once more where layers are
@@ -39,7 +44,7 @@ CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t
   const double products = 2.0 * static_cast<double>(config.parameters) * static_cast<double>(seqlen);
   const double attention =
       2.0 * shape.layers * shape.heads * shape.head_dim * static_cast<double>(seqlen) * static_cast<double>(seqlen);
-  const double passes = recompute == Recompute::Layer ? 3.0 : 2.0;
+  const double passes = !gradients ? 1.0 : recompute == Recompute::Layer ? 3.0 : 2.0;
   constexpr double kOverhead = 1.6;  // element-wise work, statistics, journal and assembly, as measured on small models
   plan.seconds = kOverhead * static_cast<double>(sequences) * passes * (products + attention) / measured_flops(dtype);
   return plan;

@@ -12,7 +12,7 @@ namespace kvq {
 namespace {
 
 struct SequenceHeader {
-  char magic[8] = {'k', 'v', 'q', 's', 'e', 'q', '0', '1'};
+  char magic[8] = {'k', 'v', 'q', 's', 'e', 'q', '0', '2'};
   char identity[64] = {};
   double loss = 0;
 };
@@ -22,11 +22,26 @@ static_assert(sizeof(SequenceHeader) <= kHeaderBytes);
 }  // namespace
 
 std::int64_t SequenceLayout::part_bytes(Part part) const {
-  return part == QueryMoment ? moment_bytes() : part == AttentionMass ? mass_bytes() : tensor_bytes();
+  if (!has(part)) return 0;
+  return part == QueryMoment || part == KeyMetric ? moment_bytes()
+         : part == AttentionMass                  ? mass_bytes()
+                                                  : tensor_bytes();
+}
+
+bool SequenceLayout::has(Part part) const {
+  if (part == KeyGrad || part == ValueGrad) return gradients;
+  return part != KeyMetric || metric;
+}
+
+std::int64_t SequenceLayout::layer_bytes() const {
+  std::int64_t bytes = 0;
+  for (int part = Key; part <= AttentionMass; ++part) bytes += part_bytes(static_cast<Part>(part));
+  return bytes;
 }
 
 std::int64_t SequenceLayout::offset(int layer, Part part) const {
-  const std::int64_t before = part == AttentionMass ? 4 * tensor_bytes() + moment_bytes() : part * tensor_bytes();
+  std::int64_t before = 0;
+  for (int earlier = Key; earlier < part; ++earlier) before += part_bytes(static_cast<Part>(earlier));
   return kHeaderBytes + layer * layer_bytes() + before;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// One finished sequence in the journal: a fixed layout, layers in ascending order, everything fp32 except the moments.
+// One finished sequence in the journal: a fixed layout, layers in ascending order, everything fp32 except moments and
+// metrics.
 // Private to the machine that writes it (native byte order), gone once calib.h5 is complete.
 
 #include <cstdint>
@@ -16,14 +17,18 @@ namespace kvq {
 struct SequenceLayout {
   KvShape shape;
   std::int64_t tokens = 0;
+  bool gradients = true;
+  bool metric = false;
 
-  enum Part { Key, Value, KeyGrad, ValueGrad, QueryMoment, AttentionMass };
+  /// KeyGrad and ValueGrad with `gradients`, KeyMetric (a sum over metric_tokens()) with `metric`.
+  enum Part { Key, Value, KeyGrad, ValueGrad, QueryMoment, KeyMetric, AttentionMass };
+  bool has(Part part) const;
   std::int64_t tensor_bytes() const { return tokens * shape.width() * std::int64_t{sizeof(float)}; }
   std::int64_t moment_bytes() const {
     return std::int64_t{shape.width()} * shape.head_dim * std::int64_t{sizeof(double)};
   }
   std::int64_t mass_bytes() const { return tokens * std::int64_t{sizeof(float)}; }
-  std::int64_t layer_bytes() const { return 4 * tensor_bytes() + moment_bytes() + mass_bytes(); }
+  std::int64_t layer_bytes() const;
   std::int64_t part_bytes(Part part) const;
   std::int64_t offset(int layer, Part part) const;
   std::int64_t file_bytes() const;
@@ -35,6 +40,7 @@ class SequenceWriter {
   /// `identity`: what the journal belongs to, 64 hex digits. Throws Io.
   SequenceWriter(const std::filesystem::path& target, const SequenceLayout& layout, const std::string& identity);
 
+  const SequenceLayout& layout() const { return layout_; }
   void write(int layer, SequenceLayout::Part part, const void* data);
   void commit(double loss);
 

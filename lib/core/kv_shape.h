@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvq {
@@ -32,6 +33,29 @@ struct RopeParams {
 
   /// Angle per position of each pair, `[rotary_dim / 2]`, radians, in double: fp32 angles lose 2e-3 at 128K tokens.
   std::vector<double> inverse_frequencies() const;
+};
+
+/// Rotary embeddings of all layers: one for those that see every token before them, and what local layers, which only
+/// some models have, do otherwise.
+struct ModelRope : RopeParams {
+  ModelRope() = default;
+  ModelRope(RopeParams everywhere) : RopeParams(std::move(everywhere)) {}
+
+  RopeParams local;                    ///< of local layers
+  std::int64_t window = 0;             ///< a query of a local layer sees its own token and the window - 1 before it
+  std::vector<std::uint8_t> is_local;  ///< by layer, 0 or 1; empty: there are none
+
+  bool has_local_layers() const { return !is_local.empty(); }
+  bool local_at(int layer) const { return has_local_layers() && is_local.at(static_cast<std::size_t>(layer)) != 0; }
+  const RopeParams& of(int layer) const { return local_at(layer) ? local : *this; }
+  /// Tokens that a query of the layer sees at most; 0: all up to its own.
+  std::int64_t window_of(int layer) const { return local_at(layer) ? window : 0; }
+  /// The first token that the query at `position` sees.
+  std::int64_t first_seen(int layer, std::int64_t position) const {
+    const std::int64_t most = window_of(layer);
+    return most == 0 || position < most ? 0 : position + 1 - most;
+  }
+  bool operator==(const ModelRope&) const = default;
 };
 
 }  // namespace kvq

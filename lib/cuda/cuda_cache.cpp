@@ -50,7 +50,14 @@ const Quantizer& checked(const std::shared_ptr<const Quantizer>& quantizer) {
   check_packable(*quantizer);
   const Recipe& recipe = quantizer->recipe;
   if (const std::string refusal = cuda_refusal(recipe); !refusal.empty()) fail(ErrorKind::Usage, refusal);
-  const RopeParams& rope = quantizer->rope;
+  const ModelRope& rope = quantizer->rope;
+  if (rope.has_local_layers()) {
+    fail(
+        ErrorKind::Mismatch,
+        fmt::format("--cache cuda: the model has layers whose queries see {} tokens only and rotate by angles of their "
+                    "own, which the kernels do not know; --cache packed and --cache simulated do",
+                    rope.window));
+  }
   if (!recipe.key.post_rope && rope.rotary_dim != quantizer->shape.head_dim) {
     fail(ErrorKind::Mismatch, fmt::format("--cache cuda: {} of {} channels of a head rotate; the kernels rotate all of "
                                           "them; --cache packed does not mind",
@@ -87,7 +94,7 @@ void check(cuda::Status status, const KvShape& shape, const char* what) {
 CudaCache::CudaCache(std::shared_ptr<const Quantizer> quantizer)
     : quantizer_(std::move(quantizer)),
       overflow_(overflow_block_bytes(checked(quantizer_).shape)),
-      rope_(quantizer_->rope) {
+      rope_(static_cast<const RopeParams&>(quantizer_->rope)) {  // checked(): the same in all layers
   layers_.reserve(quantizer_->layers.size());
   for (const LayerQuantizer& layer : quantizer_->layers) layers_.emplace_back(layer, quantizer_->recipe.sinks);
   report_.reserve(1);

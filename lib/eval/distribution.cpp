@@ -89,7 +89,7 @@ class Watch final : public KvObserver {
  public:
   explicit Watch(const std::vector<NamedQuantizer>& quantizers) : quantizers_(quantizers) {
     for (const NamedQuantizer& named : quantizers) {
-      rope_.emplace_back(named.quantizer ? named.quantizer->rope : RopeParams{});
+      tables_.emplace_back(named.quantizer ? named.quantizer->rope : ModelRope{});
       // The parts of one quantizer would all show the same, and so would the rows with other weights.
       result.emplace_back(named.quantizer && named.parts.all() && !named.model ? named.quantizer->layers.size() : 0);
     }
@@ -104,7 +104,8 @@ class Watch final : public KvObserver {
       const LayerQuantizer& layer = quantizer.layers[static_cast<std::size_t>(input.layer)];
       for (const Side side : kSides) {
         at::Tensor x = side == Side::Key ? key : value;
-        if (side == Side::Key && quantizer.recipe.key.post_rope) x = rope_[index].apply(key, 0).contiguous();
+        if (side == Side::Key && quantizer.recipe.key.post_rope)
+          x = tables_[index].of(input.layer).apply(key, 0).contiguous();
         const std::int64_t sinks = std::min<std::int64_t>(quantizer.recipe.sinks, x.size(0)),
                            width = x.size(1) * x.size(2);
         const std::span<const float> all(x.const_data_ptr<float>(), static_cast<std::size_t>(x.size(0) * width));
@@ -118,7 +119,7 @@ class Watch final : public KvObserver {
 
  private:
   const std::vector<NamedQuantizer>& quantizers_;
-  std::vector<RopeTable> rope_;
+  std::vector<RopeTables> tables_;
 };
 
 }  // namespace

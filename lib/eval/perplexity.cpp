@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <c10/core/InferenceMode.h>
 
@@ -149,7 +150,7 @@ std::string describe(const KvShape& shape) {
                      plural(shape.kv_heads, "kv head"), shape.head_dim);
 }
 
-std::string describe(const RopeParams& rope) {
+std::string describe_one(const RopeParams& rope) {
   std::string text = fmt::format("{}, theta {}, {}", rope.kind, rope.theta, plural(rope.rotary_dim, "channel"));
   if (rope.kind != "default") text += fmt::format(", factor {}", rope.factor);
   if (rope.kind == "llama3") {
@@ -157,6 +158,17 @@ std::string describe(const RopeParams& rope) {
                         rope.high_freq_factor, rope.original_context);
   }
   return text;
+}
+
+std::string describe(const ModelRope& rope) {
+  std::string text = describe_one(rope);
+  if (!rope.has_local_layers()) return text;
+  std::vector<int> local;
+  for (int layer = 0; layer < static_cast<int>(rope.is_local.size()); ++layer) {
+    if (rope.local_at(layer)) local.push_back(layer);
+  }
+  return fmt::format("{}; in layers {}: {}, windows of {}", text, fmt::join(local, ","), describe_one(rope.local),
+                     plural(rope.window, "token"));
 }
 
 }  // namespace
@@ -251,7 +263,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
     }
     if (variant > 0 && quantizers[variant - 1].quantizer) {
       const Quantizer& quantizer = *quantizers[variant - 1].quantizer;
-      result.bits_nominal = nominal_bits(quantizer.recipe);
+      result.bits_nominal = nominal_bits(quantizer.recipe, quantizer.shape.head_dim);
       const double values = 2.0 * quantizer.shape.layers * quantizer.shape.width() * static_cast<double>(report.seqlen);
       result.bits_counted = 8.0 * static_cast<double>(result.cache_bytes) / values;
       result.bits_counted_32k =

@@ -63,6 +63,10 @@ void check_ladder(const std::vector<Recipe>& ladder) {
       fail(ErrorKind::Usage, fmt::format("--recipe {}: {}", short_form(recipe), reason));
     };
     if (!recipe.quantized) refuse("quantizes nothing; the search is for bits");
+    for (const Side side : kSides) {
+      if (recipe.side(side).vector.method == VectorMethod::Product)
+        refuse("pq has bits by head vectors, which the order of a ladder does not know");
+    }
     if (recipe.evicts()) refuse("drops tokens; the search is for bits");
     if (recipe.is_oracle()) refuse("range=window is no cache: it knows the judged window");
     if (std::find(ladder.begin(), ladder.begin() + static_cast<std::ptrdiff_t>(index), recipe) !=

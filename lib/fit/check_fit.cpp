@@ -37,18 +37,47 @@ void check_side(const Recipe& recipe, Side side, const ThresholdsFile* threshold
 /// Magnitudes have no sign to rotate them by, and their products mean nothing.
 void check_signs(const Recipe& recipe, Side side, const std::string& query_heads) {
   const SideRecipe& part = recipe.side(side);
-  const bool weighted = part.weights != FitWeights::None && !has_own_format(part.codebook);
+  const bool weighted = (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled) &&
+                        (!has_own_format(part.codebook) || fits_with_weights(part));
   const bool turned = part.post_rope || part.rotation != Rotation::None;
-  if (query_heads == "joint" || !(needs_blocks(part) || (weighted && turned))) return;
+  const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
+  if (query_heads == "joint" || !(blocks || (weighted && turned))) return;
   fail(ErrorKind::Usage,
        fmt::format(
            "recipe {}: {} need gradients with their sign ({}), but the calibration has magnitudes over query heads "
            "(kvq-fisher --query-heads {}); calibrate with --query-heads joint{}",
            short_form(recipe), side == Side::Key ? "keys" : "values",
-           needs_blocks(part) ? "for the block Fisher matrix"
-           : part.post_rope   ? "rope=post"
-                              : "rotate=hadamard",
-           query_heads, needs_blocks(part) ? "" : ", or use weights=none"));
+           blocks           ? "for the block Fisher matrix"
+           : part.post_rope ? "rope=post"
+                            : "rotate=hadamard",
+           query_heads, blocks ? ", or use metric=query" : ", or use weights=none"));
+}
+
+/// Gradients and metrics: which of them a file has depends on how it was made.
+void check_presence(const Recipe& recipe, Side side, const CalibrationContents& contents) {
+  const SideRecipe& part = recipe.side(side);
+  const char* const name = side == Side::Key ? "keys" : "values";
+  if (!contents.gradients && needs_gradients(part)) {
+    const bool blocks = needs_blocks(part) && part.rounding.metric == RoundingMetric::Fisher;
+    const bool weighted =
+        fits_with_weights(part) && (part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled);
+    fail(ErrorKind::Usage,
+         fmt::format("recipe {}: {} need gradients ({}), but the calibration has none (kvq-fisher --forward-only); use "
+                     "--metric query, which puts {} here, or calibrate with a backward pass",
+                     short_form(recipe), name,
+                     blocks && weighted ? "for the block Fisher matrix and the weights of codebooks"
+                     : blocks           ? "for the block Fisher matrix"
+                                        : "for the weights of codebooks",
+                     blocks && weighted ? "metric=query and weights=query"
+                     : blocks           ? "metric=query"
+                                        : "weights=query"));
+  }
+  if (!contents.metrics && needs_metric(part)) {
+    fail(ErrorKind::Usage,
+         fmt::format("recipe {}: {} need '{}_metric' of every layer (metric=query, weights=query), which the "
+                     "calibration does not have; make it anew with kvq-fisher --forward-only, or with --metrics",
+                     short_form(recipe), name, side_name(side)));
+  }
 }
 
 void check_origin(const CalibrationReader& calibration, const ThresholdsFile& thresholds) {
@@ -76,8 +105,11 @@ void check_origin(const CalibrationReader& calibration, const ThresholdsFile& th
 
 }  // namespace
 
-void check_query_heads(const Recipe& recipe, const std::string& query_heads) {
-  for (const Side side : kSides) check_signs(recipe, side, query_heads);
+void check_contents(const Recipe& recipe, const CalibrationContents& contents) {
+  for (const Side side : kSides) {
+    check_presence(recipe, side, contents);
+    check_signs(recipe, side, contents.query_heads);
+  }
 }
 
 void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
@@ -94,10 +126,9 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
            fmt::format("recipe {}: {} sinks leave nothing of the calibration's sequences of {} tokens",
                        short_form(recipe), recipe.sinks, calibration.header().seqlen));
     }
-    for (Side side : kSides) {
-      check_signs(recipe, side, calibration.header().query_heads);
-      check_side(recipe, side, thresholds);
-    }
+    const CalibrationHeader& header = calibration.header();
+    check_contents(recipe, {header.query_heads, header.gradients, header.metrics});
+    for (const Side side : kSides) check_side(recipe, side, thresholds);
     const int head_dim = calibration.header().shape.head_dim;
     if (recipe.key.widths == Widths::Pair && head_vector_bits(recipe.key, head_dim) == 0) {
       fail(ErrorKind::Usage, fmt::format("recipe {}: {} bits for each of {} channels do not come to whole bits for "

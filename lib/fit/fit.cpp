@@ -11,6 +11,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/fit/data_view.h>
+#include <kvq/fit/query_metric.h>
 #include <kvq/fit/side_fitter.h>
 #include <kvq/quant/recipe_traits.h>
 
@@ -48,8 +49,14 @@ std::vector<int> recipe_order(const std::vector<Recipe>& recipes, Side side) {
 bool uses_gradients(const std::vector<Recipe>& recipes, Side side) {
   return std::any_of(recipes.begin(), recipes.end(), [&](const Recipe& recipe) {
     const SideRecipe& part = recipe.side(side);
-    return (part.weights != FitWeights::None && !has_own_format(part.codebook)) || needs_blocks(part);
+    const bool weighted = part.weights == FitWeights::Fisher || part.weights == FitWeights::FisherUnscaled;
+    return (weighted && !has_own_format(part.codebook)) || needs_gradients(part);
   });
+}
+
+bool uses_metric(const std::vector<Recipe>& recipes, Side side) {
+  return std::any_of(recipes.begin(), recipes.end(),
+                     [&](const Recipe& recipe) { return needs_metric(recipe.side(side)); });
 }
 
 SideFitter::Result fit_side(SideFitter& fitter, const Recipe& recipe, Side side, int layer,
@@ -80,7 +87,13 @@ std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const Thres
       auto start = std::chrono::steady_clock::now();
       const std::vector<float> x = calibration.values(layer, side);
       std::vector<float> gradients;
-      if (uses_gradients(recipes, side)) gradients = calibration.gradients(layer, side);
+      if (header.gradients && uses_gradients(recipes, side)) gradients = calibration.gradients(layer, side);
+      std::vector<double> metric, turned_metric;
+      std::vector<float> mass;
+      if (uses_metric(recipes, side)) {
+        metric = calibration.metric(layer, side);
+        mass = calibration.attention_mass(layer);
+      }
       const double read_seconds = seconds_since(start);
       start = std::chrono::steady_clock::now();
       std::optional<DataView> view;
@@ -92,13 +105,20 @@ std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const Thres
           view = wanted;
           viewed = {};
           if (wanted.changes_data()) {
-            viewed = view_data(wanted, header.shape, header.rope, header.sequences, header.seqlen, x, gradients,
-                               context.threads);
+            viewed = view_data(wanted, header.shape, header.rope.of(layer), header.sequences, header.seqlen, x,
+                               gradients, context.threads);
           }
           // Sinks stay exact as they are, unrotated.
           const float exact = wanted.rotation == Rotation::None ? 0.0f : largest_magnitude(x, context.threads);
-          fitter.begin(header.shape, header.rope, header.sequences, header.seqlen, wanted.changes_data() ? viewed.x : x,
-                       wanted.changes_data() ? viewed.gradients : gradients, exact);
+          fitter.begin(header.shape, header.rope.of(layer), header.sequences, header.seqlen,
+                       wanted.changes_data() ? viewed.x : x, wanted.changes_data() ? viewed.gradients : gradients,
+                       exact);
+          if (!metric.empty() && !wanted.post_rope) {
+            turned_metric = wanted.rotation == Rotation::None
+                                ? metric
+                                : rotated_metric(metric, viewed.rotation_scale, header.shape);
+            fitter.set_metric(side, turned_metric, mass);
+          }
         }
         SideFitter::Result result =
             fit_side(fitter, recipe, side, layer, find_thresholds(thresholds, recipe, side, layer));

@@ -2,6 +2,7 @@
 // kvq-fit's work: codebooks for any number of recipes from calib.h5 and thresholds, one layer in memory at a time.
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include <kvq/artifacts/calibration_file.h>
@@ -11,8 +12,15 @@
 
 namespace kvq {
 
-/// Throws Usage for a recipe that needs gradients with their sign where kvq-fisher --query-heads mean or max was used.
-void check_query_heads(const Recipe& recipe, const std::string& query_heads);
+/// What kvq-fisher was asked for.
+struct CalibrationContents {
+  std::string query_heads = "joint";  ///< --query-heads
+  bool gradients = true;              ///< false: --forward-only
+  bool metrics = false;               ///< --metrics or --forward-only
+};
+
+/// Throws Usage for a recipe that needs gradients, their sign, or metrics where a calibration has none.
+void check_contents(const Recipe& recipe, const CalibrationContents& contents);
 
 /// How well a recipe fits its calibration data, by side: mean over layers of sum(w (x_hat - decoded)²) / sum(w), with
 /// x_hat in [-1, 1] and the recipe's own weights; sinks and outliers, which stay exact, left out. NaN for q4_0, q8_0,

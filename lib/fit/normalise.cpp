@@ -92,7 +92,7 @@ void NormalisedData::compute(const TokenSample& sample, std::span<const float> g
   weights_.resize(sample.x.size());
   weighted_.assign(segment_count, 0);
   // Squares of small gradients and scales would leave fp32's range: bring the largest of each to 1 first.
-  const bool scaled = weights == FitWeights::Fisher;
+  const bool scaled = weights == FitWeights::Fisher || weights == FitWeights::Query;
   const float gradient_unit = unweighted ? 1.0f : inverse_of(largest.gradient);
   const float scale_unit = scaled ? inverse_of(largest.x) : 0.0f;  // 0: weights without s²
   if (!is_streaming(quantizer.recipe))

@@ -25,7 +25,8 @@ class NormalisedData {
   /// `gradients` may be empty for FitWeights::None. `ranges`: per channel, one for all tokens or one per sequence
   /// (range=window); unused for the token axis. Buffers are reused from call to call.
   ///
-  /// The weight is F·s² with F = g² (KVQuant, appendix E, eq. 7), F alone, or 1; s is the half-width that x is divided
+  /// The weight is F·s² with F = g² (KVQuant, appendix E, eq. 7; FitWeights::Query gives query_weight_roots() as g), F
+  /// alone, or 1; s is the half-width that x is divided
   /// by. Token axis: outliers, zero and half-width are those that the encoder itself finds and stores.
   void compute(const TokenSample& sample, std::span<const float> gradients, const SideQuantizer& quantizer,
                std::span<const ChannelRange> ranges, FitWeights weights, const LargestMagnitudes& largest, int threads);

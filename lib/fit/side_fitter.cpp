@@ -9,6 +9,8 @@
 #include <kvq/fit/block_fisher.h>
 #include <kvq/fit/feedback_fitter.h>
 #include <kvq/fit/kmeans1d.h>
+#include <kvq/fit/query_metric.h>
+#include <kvq/fit/vector_fitter.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/pooled_range.h>
 #include <kvq/quant/recipe_traits.h>
@@ -28,6 +30,14 @@ void SideFitter::begin(const KvShape& shape, const RopeParams& rope, std::int64_
   exponent_ = choose_exponent(std::max(largest_.x, exact_magnitude));
   weighted_.key.reset();
   unweighted_.key.reset();
+  metric_ = {};
+  query_roots_.clear();
+}
+
+void SideFitter::set_metric(Side side, std::span<const double> metric, std::span<const float> mass) {
+  metric_ = metric;
+  query_roots_ = query_weight_roots(side, metric, mass, shape_, threads_);
+  largest_root_ = largest_magnitude(query_roots_, threads_);
 }
 
 /// What normalised data and weights depend on.
@@ -40,6 +50,7 @@ SideFitter::Key SideFitter::key_of(SideRecipe recipe, FitWeights weights, int si
   recipe.rotation = Rotation::None;  // begin() had the data turned
   recipe.rounding = {};
   recipe.turbo = {};
+  recipe.vector = {};
   recipe.weights = weights;
   return {recipe, sinks};
 }
@@ -101,13 +112,18 @@ const NormalisedData& SideFitter::normalised(const SideQuantizer& quantizer, Fit
   const Key key = key_of(quantizer.recipe, weights, sample_.sinks);
   Cached& cached = weights == FitWeights::None ? unweighted_ : weighted_;
   if (cached.key != key) {
-    cached.data.compute(sample_, gradients_, quantizer, ranges_, weights, largest_, threads_);
+    const bool query = weights == FitWeights::Query;
+    LargestMagnitudes largest = largest_;
+    if (query) largest.gradient = largest_root_;
+    cached.data.compute(sample_, query ? std::span<const float>(query_roots_) : gradients_, quantizer, ranges_, weights,
+                        largest, threads_);
     cached.key = key;
   }
   return cached.data;
 }
 
-std::span<const double> SideFitter::blocks() {
+std::span<const double> SideFitter::blocks(RoundingMetric metric) {
+  if (metric == RoundingMetric::Query) return metric_;
   if (block_sinks_ != sample_.sinks) {
     blocks_ = gradient_blocks(sample_, gradients_, shape_.head_dim, threads_);
     block_sinks_ = sample_.sinks;
@@ -117,7 +133,10 @@ std::span<const double> SideFitter::blocks() {
 
 /// The recipe's own weights, or none where they are all zero.
 const NormalisedData& SideFitter::weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back) {
-  const FitWeights weights = quantizer.recipe.weights;
+  // Codebooks that are not fitted do without weights where a file has no gradients: they only measure the error.
+  const bool none =
+      !needs_gradients(quantizer.recipe) && gradients_.empty() && quantizer.recipe.weights != FitWeights::Query;
+  const FitWeights weights = none ? FitWeights::None : quantizer.recipe.weights;
   const NormalisedData& data = normalised(quantizer, weights);
   if (data.weighted(segment) || weights == FitWeights::None) return data;
   const NormalisedData& each = normalised(quantizer, FitWeights::None);
@@ -200,6 +219,12 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
   quantizer.head_dim = shape_.head_dim;
   quantizer.exponent = exponent_;
   if (recipe.codebook == CodebookKind::Turbo) fit_turbo(quantizer);
+  if (recipe.codebook == CodebookKind::Vector) {
+    std::span<const float> roots;
+    if (needs_gradients(recipe)) roots = gradients_;
+    if (recipe.weights == FitWeights::Query) roots = query_roots_;
+    fit_vector_tables(quantizer, sample_, roots, threads_, result.fell_back);
+  }
   set_ranges(quantizer, thresholds);
   quantizer.outlier_rate = outlier_rate(recipe);
   if (has_own_format(recipe.codebook)) {
@@ -208,7 +233,7 @@ SideFitter::Result SideFitter::fit(const SideRecipe& recipe, int sinks, const Ch
   }
   CodebookError error;
   std::vector<double> costs;
-  if (needs_blocks(recipe)) costs = fit_feedback(quantizer, blocks(), result.fell_back);
+  if (needs_blocks(recipe)) costs = fit_feedback(quantizer, blocks(recipe.rounding.metric), result.fell_back);
   if (recipe.widths == Widths::Pair) {
     const NormalisedData& data = weighted_data(quantizer, 0, result.fell_back);
     error = fit_pair_widths(quantizer, data, costs, rotary_dim_, threads_);

@@ -9,6 +9,7 @@
 
 #include <kvq/artifacts/thresholds_file.h>
 #include <kvq/core/kv_shape.h>
+#include <kvq/core/side.h>
 #include <kvq/fit/normalise.h>
 #include <kvq/fit/qnorm.h>
 #include <kvq/fit/sample.h>
@@ -24,6 +25,9 @@ class SideFitter {
   /// the next call.
   void begin(const KvShape& shape, const RopeParams& rope, std::int64_t sequences, std::int64_t seqlen,
              std::span<const float> x, std::span<const float> gradients, float exact_magnitude);
+  /// After begin(), for recipes with metric=query or weights=query: key_metric or value_metric as the recipe sees it
+  /// (rotated with the values), and what attention each token receives.
+  void set_metric(Side side, std::span<const double> metric, std::span<const float> mass);
 
   struct Result {
     SideQuantizer quantizer;
@@ -45,21 +49,24 @@ class SideFitter {
   const NormalisedData& normalised(const SideQuantizer& quantizer, FitWeights weights);
   const NormalisedData& weighted_data(const SideQuantizer& quantizer, int segment, bool& fell_back);
   Codebook fit_codebook(const SideQuantizer& quantizer, int segment, CodebookError& error, bool& fell_back);
-  std::span<const double> blocks();
+  std::span<const double> blocks(RoundingMetric metric);
   void fit_turbo(SideQuantizer& quantizer);
 
   int threads_;
   KvShape shape_;
   TokenSample sample_;
   std::span<const float> gradients_;
+  std::span<const double> metric_;
+  std::vector<float> query_roots_;  ///< used like gradients by weights=query
   LargestMagnitudes largest_;
+  float largest_root_ = 0;
   int exponent_ = 0;
   std::vector<ChannelRange> ranges_;  ///< one, or one per sequence
   struct Cached {
     NormalisedData data;
     std::optional<Key> key;
   };
-  Cached weighted_, unweighted_;
+  Cached weighted_, unweighted_;  ///< the first with the weights of its key
   int rotary_dim_ = 0;
   std::vector<double> blocks_;  ///< of `block_sinks_`
   int block_sinks_ = -1;

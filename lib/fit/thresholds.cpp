@@ -120,7 +120,7 @@ ThresholdsFile extract_thresholds(const CalibrationReader& calibration, const Th
     std::vector<float> x = calibration.values(layer, Side::Key);
     sample.x = x;
     add_tensor(file.sets, layer, ThresholdTensor::Key, sample, options.cap, context.threads);
-    rotate_tokens(x, header.shape, header.rope, header.seqlen, context.threads);
+    rotate_tokens(x, header.shape, header.rope.of(layer), header.seqlen, context.threads);
     add_tensor(file.sets, layer, ThresholdTensor::KeyPostRope, sample, options.cap, context.threads);
     x = calibration.values(layer, Side::Value);
     sample.x = x;

@@ -9,7 +9,7 @@
 
 namespace kvq {
 
-/// Names of one layer's tensors after the layer prefix, without ".weight" or ".bias".
+/// Names of one layer's tensors after the layer prefix, without ".weight" or ".bias". Null: no such part.
 struct LayerTensorNames {
   const char* attention_norm;
   const char* q;
@@ -20,6 +20,10 @@ struct LayerTensorNames {
   const char* gate;
   const char* up;
   const char* down;
+  const char* q_norm = nullptr;
+  const char* k_norm = nullptr;
+  const char* post_attention_norm = nullptr;  ///< of what attention adds to the residual stream
+  const char* post_mlp_norm = nullptr;
 };
 
 struct TensorNames {
@@ -34,6 +38,12 @@ struct TensorNames {
   std::string of(int layer_index, const char* part, const char* kind = ".weight") const;
 };
 
+/// How an architecture says which of its layers see a window only.
+enum class LocalPattern {
+  None,        ///< all layers see everything; a file that asks for a window is refused
+  EverySixth,  ///< every sixth layer sees everything, the others a window (Gemma 3)
+};
+
 struct Architecture {
   const char* name;                         ///< in this registry and in ModelConfig
   const char* gguf_name;                    ///< `general.architecture`, also the prefix of its keys
@@ -42,6 +52,17 @@ struct Architecture {
   std::vector<const char*> hf_kv_heads_optional;
   TensorNames hf, gguf;
   bool gguf_permutes_qk;  ///< GGUF stores rows 2j, 2j+1 of a Q or K head where Hugging Face has j, j + head_dim/2
+
+  // What the block has that others lack.
+  bool qkv_bias = false;          ///< biases of q, k and v without a field in config.json that says so
+  bool hf_window_switch = false;  ///< `sliding_window` counts only together with `use_sliding_window`
+  bool qk_norm = false;
+  bool post_norms = false;
+  Activation activation = Activation::Silu;
+  bool scales_embeddings = false;  ///< by √hidden
+  bool hf_tied = false;            ///< what config.json means when it does not say
+  float hf_norm_offset = 0;        ///< folders hold norm weights w where w + this multiplies; GGUF holds the sum
+  LocalPattern local_layers = LocalPattern::None;
 };
 
 const std::vector<Architecture>& architectures();

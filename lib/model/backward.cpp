@@ -29,13 +29,15 @@ struct LayerGraph {
 /// for each. One window in one call.
 class PerHeadAttention final : public AttentionBackend {
  public:
-  explicit PerHeadAttention(const RopeParams& rope) : rope_(rope) {}
+  explicit PerHeadAttention(const ModelRope& rope) : rope_(rope), tables_(rope) {}
   at::Tensor attend(const AttentionInput& input) override {
     KVQ_ASSERT(input.first_position == 0);
     key = repeated(input.key, input.query.size(1));
     value = repeated(input.value, input.query.size(1));
-    return causal_attention(attention_operand(rope_.apply(input.query, 0), input.bf16),
-                            attention_operand(rope_.apply(key, 0), input.bf16), attention_operand(value, input.bf16), 0)
+    RopeTable& table = tables_.of(input.layer);
+    return causal_attention(attention_operand(table.apply(input.query, 0), input.bf16),
+                            attention_operand(table.apply(key, 0), input.bf16), attention_operand(value, input.bf16), 0,
+                            rope_.window_of(input.layer))
         .to(input.query.scalar_type());
   }
   void reset() override { key = value = at::Tensor(); }
@@ -50,7 +52,8 @@ class PerHeadAttention final : public AttentionBackend {
     if (copies.requires_grad()) copies.retain_grad();
     return copies;
   }
-  RopeTable rope_;
+  ModelRope rope_;
+  RopeTables tables_;
 };
 
 /// Keeps the tensors of the layer that is running, and their gradients later on.
@@ -142,6 +145,8 @@ std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens, c
   const std::int64_t query_width = std::int64_t{config.kv.heads} * config.kv.head_dim;
   // Inputs of both norms; Q, K and V; Q and K after RoPE, V apart, attention's result; gate and up.
   std::int64_t per_token = 2LL * config.hidden + 3 * query_width + 4LL * config.kv.width() + 2LL * config.intermediate;
+  if (config.post_norms) per_token += 2LL * config.hidden;
+  if (config.qk_norm) per_token += query_width + config.kv.width();
   // The inputs of the matrices, and copies of keys (before and after RoPE) and values for every query head.
   if (wanted.weights) per_token += 2LL * config.hidden + query_width + config.intermediate;
   if (wanted.query_heads) per_token += 3 * query_width;

@@ -22,8 +22,13 @@ at::Tensor block_forward(const ModelConfig& config, LinearMode mode, const Layer
   AttentionInput input;
   input.layer = layer;
   input.first_position = first_position;
-  input.query = parts[0].view({tokens, kv.heads, kv.head_dim});
-  input.key = parts[1].view({tokens, kv.kv_heads, kv.head_dim});
+  const auto heads = [&](const at::Tensor& part, std::int64_t count, const at::Tensor& norm) {
+    if (!norm.defined()) return part.view({tokens, count, kv.head_dim});
+    return rms_norm(part.reshape({tokens * count, kv.head_dim}), norm, config.norm_eps)
+        .view({tokens, count, kv.head_dim});
+  };
+  input.query = heads(parts[0], kv.heads, weights.q_norm);
+  input.key = heads(parts[1], kv.kv_heads, weights.k_norm);
   input.value = parts[2].view({tokens, kv.kv_heads, kv.head_dim});
   input.bf16 = mode != LinearMode::Fp32;
   check_finite(input.query, where, "query", first_position);
@@ -32,10 +37,14 @@ at::Tensor block_forward(const ModelConfig& config, LinearMode mode, const Layer
   if (observer) observer->observe(input);
 
   const at::Tensor attended = attention.attend(input).reshape({tokens, query_width});
-  const at::Tensor middle = linear(mode, attended, weights.o, weights.o_bias).add_(hidden);
-  const at::Tensor activated =
-      silu_times(linear(mode, rms_norm(middle, weights.mlp_norm, config.norm_eps), weights.gate_up, {}));
-  const at::Tensor result = linear(mode, activated, weights.down, {}).add_(middle);
+  const auto onto = [&](const at::Tensor& residual, const at::Tensor& added, const at::Tensor& norm) {
+    return norm.defined() ? rms_norm(added, norm, config.norm_eps).add_(residual) : added.add_(residual);
+  };
+  const at::Tensor middle =
+      onto(hidden, linear(mode, attended, weights.o, weights.o_bias), weights.post_attention_norm);
+  const at::Tensor gate_up = linear(mode, rms_norm(middle, weights.mlp_norm, config.norm_eps), weights.gate_up, {});
+  const at::Tensor result =
+      onto(middle, linear(mode, gated(config.activation, gate_up), weights.down, {}), weights.post_mlp_norm);
   check_finite(result, where, "output", first_position);
   return result;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// One Llama block: norm, attention, norm, SwiGLU, each with its residual.
+// One block: norm, attention, norm, gated MLP, each with its residual. Where the configuration says so, heads of
+// queries and keys are normalised before RoPE, and what attention and MLP add is normalised before it is added.
 
 #include <ATen/core/Tensor.h>
 

@@ -69,12 +69,15 @@ class Keys {
   std::string prefix_;
 };
 
-void refuse_unsupported(const GgufFile& file, const Keys& keys) {
-  for (const char* key : {"expert_count", "attention.sliding_window"}) {
+void refuse_unsupported(const GgufFile& file, const Keys& keys, const Architecture& architecture) {
+  std::vector<const char*> zero = {"expert_count"};
+  if (architecture.local_layers == LocalPattern::None) zero.push_back("attention.sliding_window");
+  for (const char* key : zero) {
     const auto value = file.find_int(keys.full(key));
     if (value.value_or(0) != 0) keys.refuse(key, *value, "0 or no such key is expected");
   }
-  for (const char* key : {"attention.scale", "residual_scale", "embedding_scale", "logit_scale"}) {
+  for (const char* key : {"attention.scale", "residual_scale", "embedding_scale", "logit_scale",
+                          "final_logit_softcapping", "attn_logit_softcapping"}) {
     if (const auto value = file.find_double(keys.full(key))) keys.refuse(key, *value, "no such key is expected");
   }
 }
@@ -147,6 +150,34 @@ RopeParams read_rope(const GgufFile& file, const Keys& keys, int head_dim) {
   return rope;
 }
 
+/// Which layers are local, in the words of llama.cpp: every nth layer sees everything, or a list of what is local.
+std::vector<std::uint8_t> local_layers_of(const GgufFile& file, const Keys& keys, int layers) {
+  constexpr const char* kKey = "attention.sliding_window_pattern";
+  const GgufValue* stored = file.metadata(keys.full(kKey));
+  if (!stored) return every_nth_sees_all(layers, 6);
+  const auto* list = std::get_if<std::vector<std::int64_t>>(stored);
+  if (!list) return every_nth_sees_all(layers, keys.require_dimension(kKey));
+  if (static_cast<int>(list->size()) != layers ||
+      std::any_of(list->begin(), list->end(), [](auto entry) { return entry != 0 && entry != 1; })) {
+    fail(ErrorKind::Format, fmt::format("{}: {} entries of 0 or 1 are expected", keys.where(kKey), layers));
+  }
+  return {list->begin(), list->end()};
+}
+
+void read_local_layers(const GgufFile& file, const Keys& keys, ModelConfig& config) {
+  RopeParams local;
+  local.rotary_dim = config.kv.head_dim;
+  local.theta = keys.positive("rope.freq_base_swa").value_or(10000.0);
+  const std::int64_t window = keys.require_dimension("attention.sliding_window");
+  set_local_layers(config.rope, local_layers_of(file, keys, config.kv.layers), window, local);
+  // What 1 / √query_pre_attn_scalar is: the file has no key for it. Only the model of 27B, with its 62 layers, departs
+  // from 1 / √head_dim.
+  constexpr int kLayersOf27B = 62;
+  if (config.kv.layers == kLayersOf27B) {
+    config.query_scale = std::sqrt(config.kv.head_dim / (static_cast<double>(config.hidden) / config.kv.heads));
+  }
+}
+
 }  // namespace
 
 void read_gguf_config(const GgufFile& file, ModelSource& source) {
@@ -156,10 +187,10 @@ void read_gguf_config(const GgufFile& file, ModelSource& source) {
   source.qk_permuted = source.architecture->gguf_permutes_qk;
   source.files = {file.path()};
   const Keys keys(file, source.architecture->gguf_name);
-  refuse_unsupported(file, keys);
+  const Architecture& architecture = *source.architecture;
+  refuse_unsupported(file, keys, architecture);
 
   ModelConfig& config = source.config;
-  config.architecture = source.architecture->name;
   config.hidden = keys.require_dimension("embedding_length");
   config.intermediate = keys.require_dimension("feed_forward_length");
   config.kv.layers = keys.require_dimension("block_count");
@@ -182,8 +213,10 @@ void read_gguf_config(const GgufFile& file, ModelSource& source) {
   config.context = file.find_int(keys.full("context_length")).value_or(0);
   config.tied_embeddings = !file.find(source.names->output);
   config.attention_bias = file.find(source.names->of(0, source.names->layer.q, ".bias")) != nullptr;
-  source.output_bias = file.find(source.names->of(0, source.names->layer.o, ".bias")) != nullptr;
+  config.output_bias = file.find(source.names->of(0, source.names->layer.o, ".bias")) != nullptr;
+  take_features(source);
   config.rope = read_rope(file, keys, config.kv.head_dim);
+  if (architecture.local_layers != LocalPattern::None) read_local_layers(file, keys, config);
 
   const TensorInfo* embedding = file.find(source.names->embedding);
   if (!embedding) fail(ErrorKind::Format, fmt::format("{}: tensor {} is missing", path, source.names->embedding));
@@ -196,8 +229,8 @@ void read_gguf_config(const GgufFile& file, ModelSource& source) {
     fail(ErrorKind::Format, fmt::format("{}: tokenizer.ggml.tokens has {} entries, but the model's vocabulary has {}",
                                         path, tokens->size(), config.vocab));
   }
-  check_config(config, path, "llama.attention.head_count", "llama.attention.head_count_kv",
-               "llama.attention.key_length");
+  check_config(config, path, keys.full("attention.head_count").c_str(), keys.full("attention.head_count_kv").c_str(),
+               keys.full("attention.key_length").c_str());
 }
 
 }  // namespace kvq

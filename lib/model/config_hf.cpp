@@ -117,6 +117,7 @@ RopeParams parse_rope(const json& object, const std::string& file, const char* k
   return rope;
 }
 
+/// One embedding for all layers.
 RopeParams read_rope(const Fields& fields, const std::string& file) {
   // 10000 is what the published Llama 1 and 2 configurations leave out.
   const double theta = fields.positive("rope_theta").value_or(10000.0);
@@ -135,17 +136,93 @@ RopeParams read_rope(const Fields& fields, const std::string& file) {
   return rope;
 }
 
-void refuse_unsupported(const Fields& fields) {
-  if (fields.find("quantization_config"))
-    fields.refuse("quantization_config", "weights must be unquantized (or a GGUF file)");
-  if (fields.find("sliding_window")) fields.refuse("sliding_window", "full attention (null) is expected");
-  if (const json* types = fields.find("layer_types")) {
-    for (const json& type : *types) {
-      if (type != "full_attention") fields.refuse("layer_types", "only full_attention is known");
+/// Gemma 3: layers that see everything and layers that see a window have an embedding each.
+struct RopePair {
+  RopeParams everywhere, local;
+};
+RopePair read_rope_pair(const Fields& fields, const std::string& file) {
+  RopePair pair;
+  pair.everywhere.theta = fields.positive("rope_theta").value_or(1e6);
+  pair.local.theta = fields.positive("rope_local_base_freq").value_or(1e4);
+  const json* parameters = fields.find("rope_parameters");
+  if (parameters) {  // as transformers 5 writes it, one entry per kind of layer
+    if (!parameters->is_object()) fail(ErrorKind::Format, fmt::format("{}: rope_parameters is not an object", file));
+    for (const auto& [name, value] : parameters->items()) {
+      RopeParams& rope = name == "full_attention" ? pair.everywhere : pair.local;
+      if (name != "full_attention" && name != "sliding_attention") {
+        fields.refuse("rope_parameters", "entries full_attention and sliding_attention are expected");
+      }
+      if (!value.is_null()) rope = parse_rope(value, file, fmt::format("rope_parameters.{}", name).c_str(), rope.theta);
     }
   }
-  const std::string activation = fields.text("hidden_act").value_or("silu");
-  if (activation != "silu" && activation != "swish") fields.refuse("hidden_act", "known: silu");
+  if (const json* scaling = fields.find("rope_scaling")) {
+    const RopeParams old_style = parse_rope(*scaling, file, "rope_scaling", pair.everywhere.theta);
+    if (parameters && old_style != pair.everywhere) {
+      fail(ErrorKind::Format, fmt::format("{}: rope_parameters and rope_scaling contradict each other", file));
+    }
+    pair.everywhere = old_style;
+  }
+  return pair;
+}
+
+/// By layer, from `layer_types`; empty when the field is not there.
+std::vector<std::uint8_t> local_layers_of(const Fields& fields, int layers) {
+  const json* types = fields.find("layer_types");
+  if (!types) return {};
+  if (!types->is_array() || types->size() != static_cast<std::size_t>(layers))
+    fields.bad("layer_types", *types, fmt::format("a list of {} is expected", layers));
+  std::vector<std::uint8_t> is_local;
+  for (const json& type : *types) {
+    if (type != "full_attention" && type != "sliding_attention")
+      fields.refuse("layer_types", "known: full_attention, sliding_attention");
+    is_local.push_back(type == "sliding_attention");
+  }
+  return is_local;
+}
+
+void read_local_layers(const Fields& fields, const std::string& file, ModelConfig& config) {
+  const RopePair rope = read_rope_pair(fields, file);
+  config.rope = rope.everywhere;
+  if (!fields.find("sliding_window")) fields.missing("sliding_window");
+  const std::int64_t window = *fields.integer("sliding_window", 1, INT64_MAX);
+  std::vector<std::uint8_t> is_local = local_layers_of(fields, config.kv.layers);
+  if (is_local.empty()) {
+    const int nth = static_cast<int>(fields.integer("sliding_window_pattern", 1, kMaxDimension).value_or(6));
+    is_local = every_nth_sees_all(config.kv.layers, nth);
+  }
+  set_local_layers(config.rope, std::move(is_local), window, rope.local);
+  config.rope.local.rotary_dim = config.rope.has_local_layers() ? config.kv.head_dim : 0;
+  config.query_scale = std::sqrt(config.kv.head_dim / fields.positive("query_pre_attn_scalar").value_or(256.0));
+}
+
+/// For architectures all of whose layers see everything. Qwen's files name a window that use_sliding_window turns off.
+void refuse_windows(const Fields& fields, const Architecture& architecture, int layers) {
+  const std::vector<std::uint8_t> is_local = local_layers_of(fields, layers);
+  if (std::find(is_local.begin(), is_local.end(), 1) != is_local.end())
+    fields.refuse("layer_types", "only full_attention is known for this model_type");
+  if (!architecture.hf_window_switch) {
+    if (fields.find("sliding_window")) fields.refuse("sliding_window", "full attention (null) is expected");
+  } else if (is_local.empty() && fields.boolean("use_sliding_window", false) && fields.find("sliding_window") &&
+             fields.integer("max_window_layers", 0, INT64_MAX).value_or(28) < layers) {
+    fields.refuse("use_sliding_window", "full attention (false) is expected");
+  }
+}
+
+void refuse_unsupported(const Fields& fields, const Architecture& architecture) {
+  if (fields.find("quantization_config"))
+    fields.refuse("quantization_config", "weights must be unquantized (or a GGUF file)");
+  if (architecture.activation == Activation::GeluTanh) {
+    const std::string activation = fields.text("hidden_activation").value_or("gelu_pytorch_tanh");
+    if (activation != "gelu_pytorch_tanh") fields.refuse("hidden_activation", "known: gelu_pytorch_tanh");
+  } else {
+    const std::string activation = fields.text("hidden_act").value_or("silu");
+    if (activation != "silu" && activation != "swish") fields.refuse("hidden_act", "known: silu");
+  }
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+    if (fields.find(key)) fields.refuse(key, "uncapped logits (null) are expected");
+  }
+  if (fields.boolean("use_bidirectional_attention", false))
+    fields.refuse("use_bidirectional_attention", "causal attention (false) is expected");
   if (fields.boolean("mlp_bias", false)) fields.refuse("mlp_bias", "an MLP without bias (false) is expected");
   if (fields.positive("partial_rotary_factor").value_or(1.0) != 1.0) {
     fields.refuse("partial_rotary_factor", "all channels of a head must rotate (1.0)");
@@ -167,21 +244,22 @@ void read_hf_config(const HfFolder& folder, ModelSource& source) {
   source.names = &source.architecture->hf;
   source.qk_permuted = false;
   source.files = folder.model_files();
-  refuse_unsupported(fields);
+  const Architecture& architecture = *source.architecture;
+  refuse_unsupported(fields, architecture);
+  source.norm_offset = architecture.hf_norm_offset;
 
   ModelConfig& config = source.config;
-  config.architecture = source.architecture->name;
   config.hidden = fields.require_dimension("hidden_size");
   config.intermediate = fields.require_dimension("intermediate_size");
   config.vocab = fields.require_dimension("vocab_size");
   config.kv.layers = fields.require_dimension("num_hidden_layers");
   config.kv.heads = fields.require_dimension("num_attention_heads");
-  const auto& optional = source.architecture->hf_kv_heads_optional;
+  const auto& optional = architecture.hf_kv_heads_optional;
   const bool may_lack_kv_heads = std::find(optional.begin(), optional.end(), *model_type) != optional.end();
   config.kv.kv_heads = !fields.find("num_key_value_heads") && may_lack_kv_heads
                            ? config.kv.heads
                            : fields.require_dimension("num_key_value_heads");
-  if (fields.find("head_dim")) {
+  if (fields.find("head_dim") || architecture.qk_norm) {  // which have no default that holds for all
     config.kv.head_dim = fields.require_dimension("head_dim");
   } else if (config.hidden % config.kv.heads == 0) {
     config.kv.head_dim = config.hidden / config.kv.heads;
@@ -192,10 +270,16 @@ void read_hf_config(const HfFolder& folder, ModelSource& source) {
   }
   config.norm_eps = fields.require_positive("rms_norm_eps");
   config.context = fields.integer("max_position_embeddings", 1, INT64_MAX).value_or(0);
-  config.tied_embeddings = fields.boolean("tie_word_embeddings", false);
-  config.attention_bias = fields.boolean("attention_bias", false);
-  source.output_bias = config.attention_bias;
-  config.rope = read_rope(fields, file);
+  config.tied_embeddings = fields.boolean("tie_word_embeddings", architecture.hf_tied);
+  config.output_bias = fields.boolean("attention_bias", false);
+  config.attention_bias = config.output_bias || architecture.qkv_bias;
+  take_features(source);
+  if (architecture.local_layers == LocalPattern::None) {
+    refuse_windows(fields, architecture, config.kv.layers);
+    config.rope = read_rope(fields, file);
+  } else {
+    read_local_layers(fields, file, config);
+  }
   config.rope.rotary_dim = config.kv.head_dim;
   check_config(config, file, "num_attention_heads", "num_key_value_heads", "head_dim");
 }

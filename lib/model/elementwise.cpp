@@ -66,8 +66,9 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   }
 };
 
-struct SiluTimes : torch::autograd::Function<SiluTimes> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up) {
+struct Gated : torch::autograd::Function<Gated> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up, bool gelu) {
+    const auto times = gelu ? vector_math().gelu_times : vector_math().silu_times;
     const at::Tensor input = contiguous_floats(gate_up);
     const std::int64_t rows = input.size(0), width = input.size(1) / 2;
     at::Tensor result = empty_floats({rows, width});
@@ -75,13 +76,16 @@ struct SiluTimes : torch::autograd::Function<SiluTimes> {
     float* out = result.mutable_data_ptr<float>();
     for_rows(rows, width, [&](std::int64_t row) {
       const float* gate = in + row * 2 * width;
-      vector_math().silu_times(gate, gate + width, width, out + row * width);
+      times(gate, gate + width, width, out + row * width);
     });
     context->save_for_backward({input});
+    context->saved_data["gelu"] = gelu;
     return result;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto times_backward =
+        context->saved_data["gelu"].toBool() ? vector_math().gelu_times_backward : vector_math().silu_times_backward;
     const at::Tensor input = context->get_saved_variables()[0], grad = contiguous_floats(grads[0]);
     const std::int64_t rows = grad.size(0), width = grad.size(1);
     at::Tensor result = empty_floats({rows, 2 * width});
@@ -90,9 +94,9 @@ struct SiluTimes : torch::autograd::Function<SiluTimes> {
     for_rows(rows, width, [&](std::int64_t row) {
       const float* gate = in + row * 2 * width;
       float* gate_grad = out + row * 2 * width;
-      vector_math().silu_times_backward(gate, gate + width, above + row * width, width, gate_grad, gate_grad + width);
+      times_backward(gate, gate + width, above + row * width, width, gate_grad, gate_grad + width);
     });
-    return {result};
+    return {result, {}};
   }
 };
 
@@ -138,7 +142,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return RmsNorm::apply(x, weight, eps);
 }
 
-at::Tensor silu_times(const at::Tensor& gate_up) { return SiluTimes::apply(gate_up); }
+at::Tensor gated(Activation activation, const at::Tensor& gate_up) {
+  return Gated::apply(gate_up, activation == Activation::GeluTanh);
+}
 
 at::Tensor rotate_pairs(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine) {
   return RotatePairs::apply(x, cosine, sine);

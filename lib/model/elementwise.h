@@ -4,14 +4,16 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <kvq/model/config.h>
+
 namespace kvq {
 
 /// Root mean square norm over the last dimension: x / sqrt(mean(x²) + eps) · weight; `[tokens, width]`, weight
 /// `[width]`.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-/// SwiGLU: silu(gate) · up of `[tokens, 2 · width]` = (gate, up) -> `[tokens, width]`.
-at::Tensor silu_times(const at::Tensor& gate_up);
+/// act(gate) · up of `[tokens, 2 · width]` = (gate, up) -> `[tokens, width]`.
+at::Tensor gated(Activation activation, const at::Tensor& gate_up);
 
 /// Rotates channels (j, j + pairs) of `[tokens, heads, head_dim]` by the angles of cosine and sine `[tokens, pairs]`;
 /// channels from 2 · pairs on pass. Any strides but the last; the result is contiguous.

@@ -1,5 +1,7 @@
 #include <kvq/model/model_source.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <system_error>
 
@@ -43,7 +45,15 @@ std::map<std::string, Shape> expected_tensors(const ModelSource& source) {
       expected[names.of(layer, part.k, ".bias")] = {width};
       expected[names.of(layer, part.v, ".bias")] = {width};
     }
-    if (source.output_bias) expected[names.of(layer, part.o, ".bias")] = {hidden};
+    if (config.output_bias) expected[names.of(layer, part.o, ".bias")] = {hidden};
+  }
+  if (config.qk_norm) {
+    for (int layer = 0; layer < config.kv.layers; ++layer)
+      expected[names.of(layer, part.q_norm)] = expected[names.of(layer, part.k_norm)] = {config.kv.head_dim};
+  }
+  if (config.post_norms) {
+    for (int layer = 0; layer < config.kv.layers; ++layer)
+      expected[names.of(layer, part.post_attention_norm)] = expected[names.of(layer, part.post_mlp_norm)] = {hidden};
   }
   return expected;
 }
@@ -100,6 +110,30 @@ void check_config(const ModelConfig& config, const std::string& file, const char
     fail(ErrorKind::Format, fmt::format("{}: {} = {} times {} = {} is more than {}", file, heads_field, kv.heads,
                                         head_dim_field, kv.head_dim, kMaxDimension));
   }
+}
+
+void take_features(ModelSource& source) {
+  const Architecture& architecture = *source.architecture;
+  ModelConfig& config = source.config;
+  config.architecture = architecture.name;
+  config.qk_norm = architecture.qk_norm;
+  config.post_norms = architecture.post_norms;
+  config.activation = architecture.activation;
+  if (architecture.scales_embeddings) config.embedding_scale = std::sqrt(static_cast<double>(config.hidden));
+}
+
+std::vector<std::uint8_t> every_nth_sees_all(int layers, int nth) {
+  std::vector<std::uint8_t> is_local;
+  for (int layer = 0; layer < layers; ++layer) is_local.push_back((layer + 1) % nth != 0);
+  return is_local;
+}
+
+void set_local_layers(ModelRope& rope, std::vector<std::uint8_t> is_local, std::int64_t window,
+                      const RopeParams& local) {
+  if (std::find(is_local.begin(), is_local.end(), 1) == is_local.end()) return;
+  rope.is_local = std::move(is_local);
+  rope.window = window;
+  rope.local = local;
 }
 
 ModelSource open_model_source(const std::filesystem::path& path) {

@@ -19,7 +19,7 @@ struct ModelSource {
   const Architecture* architecture = nullptr;
   const TensorNames* names = nullptr;  ///< of this format
   bool qk_permuted = false;            ///< rows of Q and K must be put in Hugging Face's order
-  bool output_bias = false;  ///< the attention's output projection has a bias (q, k, v: config.attention_bias)
+  float norm_offset = 0;               ///< what is added to norm weights: some files hold w where w + 1 multiplies
   ModelConfig config;
   std::unique_ptr<TensorSource> tensors;
   std::vector<std::filesystem::path> files;  ///< whose bytes identify the model
@@ -41,6 +41,15 @@ void read_hf_config(const HfFolder& folder, ModelSource& source);
 /// the file: heads, kv_heads, head_dim.
 void check_config(const ModelConfig& config, const std::string& file, const char* heads_field,
                   const char* kv_heads_field, const char* head_dim_field);
+
+/// What the architecture alone says goes into source.config; sizes are there.
+void take_features(ModelSource& source);
+
+/// Local layers by layer: all but each nth.
+std::vector<std::uint8_t> every_nth_sees_all(int layers, int nth);
+/// Without a local layer nothing is set.
+void set_local_layers(ModelRope& rope, std::vector<std::uint8_t> is_local, std::int64_t window,
+                      const RopeParams& local);
 
 /// Every size of a model stays below this, so that products of three of them fit 64 bits.
 inline constexpr std::int64_t kMaxDimension = 1 << 20;

@@ -15,6 +15,7 @@ namespace kvq {
 class RopeTable {
  public:
   explicit RopeTable(const RopeParams& params);
+  explicit RopeTable(const ModelRope& rope) = delete;  ///< it has one for each kind of layer: RopeTables
   /// Rotates `[tokens, heads, head_dim]` of any float dtype; token t stands at first_position + t. Differentiable.
   at::Tensor apply(const at::Tensor& x, std::int64_t first_position);
 
@@ -25,15 +26,28 @@ class RopeTable {
   std::int64_t positions_ = 0;
 };
 
+/// The tables of all layers of a model.
+class RopeTables {
+ public:
+  explicit RopeTables(const ModelRope& rope)
+      : rope_(rope), everywhere_(static_cast<const RopeParams&>(rope)), local_(rope.local) {}
+  RopeTable& of(int layer) { return rope_.local_at(layer) ? local_ : everywhere_; }
+
+ private:
+  ModelRope rope_;
+  RopeTable everywhere_, local_;
+};
+
 /// Causal attention of queries at `first_position …` over keys of positions 0 … (both rotated), GQA native, never a
 /// [heads, tokens, tokens] tensor in memory for a whole long window. All `[tokens, heads or kv_heads, head_dim]`.
+/// `window` > 0: a query sees its own token and the window - 1 before it.
 at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                            std::int64_t first_position);
+                            std::int64_t first_position, std::int64_t window = 0);
 
 /// The exact cache (`none`): keeps rotated keys and values as they are.
 class ExactAttention final : public AttentionBackend {
  public:
-  ExactAttention(const KvShape& shape, const RopeParams& rope);
+  ExactAttention(const KvShape& shape, const ModelRope& rope);
   at::Tensor attend(const AttentionInput& input) override;
   void reset() override;
 
@@ -48,7 +62,8 @@ class ExactAttention final : public AttentionBackend {
   struct Layer {
     Grown key, value;
   };
-  RopeTable rope_;
+  ModelRope rope_;
+  RopeTables tables_;
   std::vector<Layer> layers_;
 };
 

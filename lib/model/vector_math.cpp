@@ -223,6 +223,38 @@ struct Loops {
         });
   }
 
+  /// s = (1 + tanh t) / 2 = sigmoid(2 t) of t = √(2/π) (x + 0.044715 x³).
+  static KVQ_INLINE void gelu_share(const Floats& x, Floats& s) {
+    s = x * (1.59576912160573071f + 0.0713548162726009f * x * x);
+    sigmoid(s);
+  }
+
+  static KVQ_INLINE void gelu_times(const float* gate, const float* up, std::int64_t count, float* out) {
+    for_vectors(
+        count, [&](std::int64_t at, std::int64_t lanes) __attribute__((always_inline)) {
+          Floats g = {}, u = {}, s = {};
+          load(gate + at, lanes, g);
+          load(up + at, lanes, u);
+          gelu_share(g, s);
+          store(g * s * u, lanes, out + at);
+        });
+  }
+
+  static KVQ_INLINE void gelu_times_backward(const float* gate, const float* up, const float* grad, std::int64_t count,
+                                             float* gate_grad, float* up_grad) {
+    for_vectors(
+        count, [&](std::int64_t at, std::int64_t lanes) __attribute__((always_inline)) {
+          Floats g = {}, u = {}, d = {}, s = {};
+          load(gate + at, lanes, g);
+          load(up + at, lanes, u);
+          load(grad + at, lanes, d);
+          gelu_share(g, s);
+          store(d * g * s, lanes, up_grad + at);
+          const Floats slope = 1.59576912160573071f + 0.2140644488178027f * g * g;  // d 2t / d x
+          store(d * u * s * (1.0f + g * (1.0f - s) * slope), lanes, gate_grad + at);
+        });
+  }
+
   static KVQ_INLINE void rotate(const float* first, const float* second, const float* cosine, const float* sine,
                                 float sign, std::int64_t count, float* out_first, float* out_second) {
     for_vectors(
@@ -266,6 +298,13 @@ struct Loops {
                                             float* du) {                                                                  \
     Loops<lanes>::silu_times_backward(g, u, d, n, dg, du);                                                                         \
   }                                                                                                                       \
+  attributes void gelu_times_##set(const float* g, const float* u, std::int64_t n, float* out) {                          \
+    Loops<lanes>::gelu_times(g, u, n, out);                                                                                        \
+  }                                                                                                                       \
+  attributes void gelu_times_backward_##set(const float* g, const float* u, const float* d, std::int64_t n, float* dg,    \
+                                            float* du) {                                                                  \
+    Loops<lanes>::gelu_times_backward(g, u, d, n, dg, du);                                                                         \
+  }                                                                                                                       \
   attributes void rotate_##set(const float* a, const float* b, const float* c, const float* s, float sign,                \
                                std::int64_t n, float* oa, float* ob) {                                                    \
     Loops<lanes>::rotate(a, b, c, s, sign, n, oa, ob);                                                                             \
@@ -274,7 +313,8 @@ struct Loops {
                                   divergence_##set,                                                                       \
                                   scale_##set,    sum_squares_##set,          scale_by_##set,                             \
                                   dot3_##set,     combine_##set,              silu_times_##set,                           \
-                                  silu_times_backward_##set,                  rotate_##set};
+                                  silu_times_backward_##set,                  gelu_times_##set,                           \
+                                  gelu_times_backward_##set,                  rotate_##set};
 // clang-format on
 
 KVQ_VECTOR_MATH(portable, 4, )

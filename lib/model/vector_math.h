@@ -32,6 +32,11 @@ struct VectorMath {
   /// · gate · s.
   void (*silu_times_backward)(const float* gate, const float* up, const float* grad, std::int64_t count,
                               float* gate_grad, float* up_grad);
+  /// out = gelu(gate) · up with gelu(x) = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))).
+  void (*gelu_times)(const float* gate, const float* up, std::int64_t count, float* out);
+  /// Its gradients, as above.
+  void (*gelu_times_backward)(const float* gate, const float* up, const float* grad, std::int64_t count,
+                              float* gate_grad, float* up_grad);
   /// Rotates pairs (first, second) by the angles of the tables, or back with `sign` = −1.
   void (*rotate)(const float* first, const float* second, const float* cosine, const float* sine, float sign,
                  std::int64_t count, float* out_first, float* out_second);

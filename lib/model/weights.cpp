@@ -156,8 +156,7 @@ LayerWeights WeightStore::expand(int index) const {
   };
 
   LayerWeights layer;
-  layer.attention_norm = vector(config.hidden);
-  read(names.layer.attention_norm, ".weight", layer.attention_norm, 0);
+  layer.attention_norm = norm(names.of(index, names.layer.attention_norm), config.hidden);
   layer.qkv = matrix(query_width + 2 * width, config.hidden);
   read_matrix(BlockMatrix::Query, layer.qkv, 0);
   read_matrix(BlockMatrix::Key, layer.qkv, query_width);
@@ -170,12 +169,20 @@ LayerWeights WeightStore::expand(int index) const {
   }
   layer.o = matrix(config.hidden, query_width);
   read_matrix(BlockMatrix::Output, layer.o, 0);
-  if (source_.output_bias) {
+  if (config.output_bias) {
     layer.o_bias = vector(config.hidden);
     read(names.layer.o, ".bias", layer.o_bias, 0);
   }
-  layer.mlp_norm = vector(config.hidden);
-  read(names.layer.mlp_norm, ".weight", layer.mlp_norm, 0);
+  if (config.qk_norm) {
+    layer.q_norm = norm(names.of(index, names.layer.q_norm), config.kv.head_dim);
+    if (config.query_scale != 1.0) layer.q_norm.mul_(config.query_scale);
+    layer.k_norm = norm(names.of(index, names.layer.k_norm), config.kv.head_dim);
+  }
+  if (config.post_norms) {
+    layer.post_attention_norm = norm(names.of(index, names.layer.post_attention_norm), config.hidden);
+    layer.post_mlp_norm = norm(names.of(index, names.layer.post_mlp_norm), config.hidden);
+  }
+  layer.mlp_norm = norm(names.of(index, names.layer.mlp_norm), config.hidden);
   layer.gate_up = matrix(2 * std::int64_t{config.intermediate}, config.hidden);
   read_matrix(BlockMatrix::Gate, layer.gate_up, 0);
   read_matrix(BlockMatrix::Up, layer.gate_up, config.intermediate);
@@ -184,11 +191,17 @@ LayerWeights WeightStore::expand(int index) const {
   return layer;
 }
 
+at::Tensor WeightStore::norm(const std::string& name, std::int64_t width) const {
+  at::Tensor weight = at::empty({width}, at::TensorOptions().dtype(at::kFloat));
+  expand_rows(*source_.tensors, name, mode_, weight, 0, 0);
+  if (source_.norm_offset != 0) weight.add_(source_.norm_offset);
+  return weight;
+}
+
 const at::Tensor& WeightStore::output_norm() {
   if (!output_norm_.defined()) {
     const c10::InferenceMode ordinary_tensors(false);
-    output_norm_ = at::empty({source_.config.hidden}, at::TensorOptions().dtype(at::kFloat));
-    expand_rows(*source_.tensors, source_.names->output_norm, mode_, output_norm_, 0, 0);
+    output_norm_ = norm(source_.names->output_norm, source_.config.hidden);
   }
   return output_norm_;
 }
@@ -214,6 +227,7 @@ at::Tensor WeightStore::embed(std::span<const std::int32_t> ids) const {
     source_.tensors->read_rows(name, ids[token], 1, {out + token * hidden, static_cast<std::size_t>(hidden)});
   }
   source_.tensors->release(name);
+  if (source_.config.embedding_scale != 1.0) result.mul_(source_.config.embedding_scale);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,9 +21,11 @@ struct LayerWeights {
   at::Tensor attention_norm;  ///< `[hidden]`
   at::Tensor qkv, qkv_bias;   ///< `[(heads + 2 kv_heads) * head_dim, hidden]`; bias undefined when there is none
   at::Tensor o, o_bias;       ///< `[hidden, heads * head_dim]`
+  at::Tensor q_norm, k_norm;  ///< `[head_dim]`; undefined where heads are not normalised
   at::Tensor mlp_norm;        ///< `[hidden]`
   at::Tensor gate_up;         ///< `[2 * intermediate, hidden]`
   at::Tensor down;            ///< `[hidden, intermediate]`
+  at::Tensor post_attention_norm, post_mlp_norm;  ///< `[hidden]`; undefined where there are none
 };
 
 class BlockWeights;
@@ -40,12 +43,13 @@ class WeightStore {
   const LayerWeights& layer(int index);
   const at::Tensor& output_norm();  ///< `[hidden]`
   const at::Tensor& output();       ///< `[vocab, hidden]`
-  /// Embeddings `[ids, hidden]` fp32, read from the map row by row. Ids are in range.
+  /// Embeddings `[ids, hidden]` fp32, read from the map row by row, scaled. Ids are in range.
   at::Tensor embed(std::span<const std::int32_t> ids) const;
   std::int64_t layer_bytes() const;
 
  private:
   LayerWeights expand(int index) const;
+  at::Tensor norm(const std::string& name, std::int64_t width) const;
 
   ModelSource source_;
   LinearMode mode_;

@@ -9,14 +9,19 @@
 #include <kvq/quant/page_footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
+#include <kvq/quant/vector_side.h>
 #include <kvq/vector/turbo_codec.h>
+#include <kvq/vector/vector_sizes.h>
 
 namespace kvq {
 
 namespace {
 
+constexpr std::int64_t kBlockLengthBytes = 4;
+
 /// Tokens for which a side has slots in pages, sinks included as soon as one stands behind them.
 std::int64_t paged_tokens(const Recipe& recipe, Side side, std::int64_t tokens) {
+  if (codes_blocks(recipe.side(side))) return 0;  // those stand apart
   const ExactWindow window = exact_window(recipe, side);
   const std::int64_t settled = window.settled(tokens);
   return window.waits() && settled <= window.sinks ? 0 : settled;
@@ -42,6 +47,40 @@ void add_layer(Footprint& sum, const LayerQuantizer& layer, const Recipe& recipe
   sum.outliers += pages * one.outliers;
   sum.padding += pages * one.padding;
   sum.tables += pages * layout::kBlockTableBytes;
+}
+
+/// `count` blocks of `bytes` bytes, all kv heads: where sizes vary each head's length before them, padding, an entry of
+/// the block table.
+void add_blocks(Footprint& sum, const SideQuantizer& side, std::int64_t bytes, std::int64_t count) {
+  const std::int64_t lengths = has_varying_blocks(side.recipe.vector) ? side.kv_heads * kBlockLengthBytes : 0;
+  const std::int64_t whole = layout::div_up(bytes + lengths, layout::kPageAlignment) * layout::kPageAlignment;
+  sum.codes += count * (bytes + lengths);
+  sum.padding += count * (whole - bytes - lengths);
+  sum.tables += count * layout::kBlockTableBytes;
+}
+
+/// The block that fills has room for the most that it can become; with lowrank= its tokens are exact until it is full.
+void add_open_block(Footprint& sum, const SideQuantizer& side) {
+  const VectorRecipe& codec = side.recipe.vector;
+  if (!needs_whole_blocks(codec))
+    add_blocks(sum, side, side.kv_heads * most_block_bytes(codec, side.head_dim, block_rows(codec)), 1);
+}
+
+void add_expected_blocks(Footprint& sum, const SideQuantizer& side, const ExactWindow& window, std::int64_t tokens) {
+  const VectorRecipe& codec = side.recipe.vector;
+  const std::int64_t rows = block_rows(codec), blocks = window.settled(tokens) / rows;
+  const auto add = [&](std::int64_t rows_of_each, std::int64_t count) {
+    if (rows_of_each == 0 || count <= 0) return;
+    const std::int64_t bytes =
+        has_varying_blocks(codec) && side.block_bytes > 0
+            ? std::llround(side.block_bytes * static_cast<double>(rows_of_each) / static_cast<double>(rows))
+            : side.kv_heads * most_block_bytes(codec, side.head_dim, rows_of_each);
+    add_blocks(sum, side, bytes, count);
+  };
+  const std::int64_t with_sinks = std::min(layout::div_up(window.sinks, rows), blocks);
+  for (std::int64_t block = 0; block < with_sinks; ++block) add(rows - std::min(window.sinks - block * rows, rows), 1);
+  add(rows, blocks - with_sinks);
+  add_open_block(sum, side);
 }
 
 /// `outliers_per_token`: of one layer and side.
@@ -111,14 +150,18 @@ Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   Footprint sum = without_overflow(quantizer, tokens);
   for (const LayerQuantizer& layer : quantizer.layers) {
-    for (const Side side : kSides)
+    for (const Side side : kSides) {
+      if (codes_blocks(layer.side(side).recipe))
+        add_expected_blocks(sum, layer.side(side), exact_window(quantizer.recipe, side), tokens);
       sum.outliers += expected_overflow_bytes(layer.side(side).outlier_rate, side_shape(layer.side(side)),
                                               paged_tokens(quantizer.recipe, side, tokens));
+    }
   }
   return sum;
 }
 
-Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers) {
+Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers,
+                             std::span<const std::vector<std::int64_t>> closed_blocks) {
   KVQ_ASSERT(!quantizer.recipe.evicts());
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   const auto length = static_cast<std::size_t>(tokens);
@@ -127,6 +170,14 @@ Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, co
   for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
     add_measured_overflow(sum, quantizer.layers[layer].key, outliers.key.subspan(layer * length, length));
     add_measured_overflow(sum, quantizer.layers[layer].value, outliers.value.subspan(layer * length, length));
+    for (const Side which : kSides) {
+      const SideQuantizer& side = quantizer.layers[layer].side(which);
+      if (!codes_blocks(side.recipe)) continue;
+      KVQ_ASSERT(closed_blocks.size() == 2 * quantizer.layers.size());
+      for (const std::int64_t bytes : closed_blocks[2 * layer + static_cast<std::size_t>(which)])
+        add_blocks(sum, side, bytes, 1);
+      add_open_block(sum, side);
+    }
   }
   return sum;
 }
@@ -135,12 +186,12 @@ std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens) {
   return 2 * tokens * shape.layers * shape.width() * layout::kHalfBytes;
 }
 
-double nominal_bits(const Recipe& recipe) {
-  return recipe.quantized ? 0.5 * (code_bits(recipe.key) + code_bits(recipe.value)) : 16.0;
+double nominal_bits(const Recipe& recipe, int head_dim) {
+  return recipe.quantized ? 0.5 * (code_bits(recipe.key, head_dim) + code_bits(recipe.value, head_dim)) : 16.0;
 }
 
 std::int64_t table_bytes(const Quantizer& quantizer) {
-  std::int64_t numbers = 0;
+  std::int64_t numbers = 0, bytes = 0;
   for (const Side which : kSides) {  // one for all layers
     if (!quantizer.layers.empty() && quantizer.layers[0].side(which).turbo)
       numbers += quantizer.layers[0].side(which).turbo->numbers();
@@ -152,10 +203,11 @@ std::int64_t table_bytes(const Quantizer& quantizer) {
       numbers += static_cast<std::int64_t>(side.widths.size() + side.rotation_scale.size() +
                                            side.feedback.order.size() + side.feedback.updates.size() +
                                            side.feedback.hessian.size() + side.outlier_channels.size());
+      for (const std::vector<std::byte>& tables : side.vector_tables) bytes += static_cast<std::int64_t>(tables.size());
       for (const Codebook& codebook : side.codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
     }
   }
-  return numbers * static_cast<std::int64_t>(sizeof(float));
+  return bytes + numbers * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace kvq

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <kvq/quant/quantizer.h>
 
@@ -11,7 +12,7 @@ namespace kvq {
 
 /// Bytes of one sequence's cache, all layers, both sides.
 struct Footprint {
-  std::int64_t codes = 0;      ///< unused slots of the last page included
+  std::int64_t codes = 0;      ///< unused slots of the last page, and all of blocks of head vectors, included
   std::int64_t ranges = 0;     ///< online zero and scale per token
   std::int64_t outliers = 0;   ///< values, channels, counts, reserved slack, overflow blocks
   std::int64_t exact = 0;      ///< sinks (and recents); all of an unquantized cache
@@ -23,7 +24,8 @@ struct Footprint {
   double bits_per_value(const KvShape& shape, std::int64_t tokens) const;
 };
 
-/// Forecast at `tokens` from the calibrated outlier rates. Where tokens are evicted at the end of a prompt: as if all
+/// Forecast at `tokens` from the calibrated outlier rates and sizes of blocks (the most that a block can take where its
+/// size was not measured). Where tokens are evicted at the end of a prompt: as if all
 /// of them were a prompt that has just been read.
 Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens);
 
@@ -31,13 +33,16 @@ Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens);
 struct OutliersPerToken {
   std::span<const std::uint32_t> key, value;
 };
-Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers);
+/// `closed_blocks`: bytes of each closed block of codecs that code tokens together, `[layers, 2]`, keys before values;
+/// may be empty where there are none.
+Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers,
+                             std::span<const std::vector<std::int64_t>> closed_blocks = {});
 
 /// fp16 cache of the same shape: the unquantized baseline.
 std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens);
 
-/// Mean of the nominal bits of keys and values.
-double nominal_bits(const Recipe& recipe);
+/// Mean of the nominal bits of keys and values. `head_dim` matters for pq only.
+double nominal_bits(const Recipe& recipe, int head_dim = 0);
 
 /// Per-model tables (thresholds, codebooks, what rounding with feedback needs), 4 bytes a number, apart from the
 /// per-token bits.

@@ -89,8 +89,7 @@ void MethodWords::apply(SideRecipe* key, SideRecipe* value) const {
   }
   if (flush) {
     if (*flush == 0) fail(ErrorKind::Usage, "flush=0; at least one token is quantized at a time");
-    give("flush", "", always,
-         [&](SideRecipe& s) { s.flush = *flush == (s.axis == Axis::ChannelGroup ? s.group : 1) ? 0 : *flush; });
+    give("flush", "", always, [&](SideRecipe& s) { s.flush = *flush == usual_flush(s) ? 0 : *flush; });
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // A fitted quantizer: everything that encoding and decoding need, and nothing else.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,6 +41,11 @@ struct SideQuantizer {
   std::shared_ptr<const TurboTables> turbo;    ///< one for all layers, codebook turbo only
   std::vector<std::int32_t> outlier_channels;  ///< `[kv_heads, turbo.outlier_channels]`, ascending in each head
 
+  /// Of each of codec_count() codecs (vector_side.h), as train_vector_tables() makes them; codebook vector only.
+  std::vector<std::vector<std::byte>> vector_tables;
+  /// Mean bytes of a full block, all kv heads, measured in calibration where blocks vary in size; 0: not measured.
+  double block_bytes = 0.0;
+
   int width() const { return kv_heads * head_dim; }
   /// Not with share=N.
   const Codebook& codebook_of_head(int kv_head) const {
@@ -56,7 +62,7 @@ struct LayerQuantizer {
 struct Quantizer {
   Recipe recipe;
   KvShape shape;
-  RopeParams rope;
+  ModelRope rope;
   std::vector<LayerQuantizer> layers;  ///< none where the recipe does not quantize
 };
 

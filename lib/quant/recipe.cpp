@@ -10,6 +10,7 @@
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 #include <kvq/quant/turbo_recipe.h>
+#include <kvq/quant/vector_side.h>
 
 namespace kvq {
 
@@ -26,7 +27,7 @@ void validate_side(const SideRecipe& side, Side which) {
     contradiction(name, fmt::format("outlier fraction {}; it must be at least 0 and below 0.5 (50 %)", side.outliers));
   }
   if (side.post_rope && which == Side::Value) contradiction(name, "rope=post is for keys; values are not rotated");
-  if (side.codebook != CodebookKind::Nuq) {
+  if (side.codebook != CodebookKind::Nuq && side.codebook != CodebookKind::Vector) {
     const std::string kind = word_of(kCodebookWords, side.codebook);
     const char* word = side.qnorm                           ? "qnorm"
                        : side.share != Share::Layer         ? "share"
@@ -36,6 +37,7 @@ void validate_side(const SideRecipe& side, Side which) {
   }
   validate_method(side, which);
   if (const auto problem = turbo_problem(side)) contradiction(name, *problem);
+  if (const auto problem = vector_problem(side)) contradiction(name, *problem);
   if (const auto problem = rounding_problem(side, which)) contradiction(name, *problem);
 }
 
@@ -48,6 +50,9 @@ void validate_evicted(const Recipe& recipe) {
     if (side.axis == Axis::ChannelGroup)
       contradiction(side_name(which),
                     "evict= drops single tokens, but on axis channel-group tokens are quantized, and kept, in groups");
+    if (codes_blocks(side))
+      contradiction(side_name(which),
+                    fmt::format("evict= drops single tokens, but {} codes them in blocks", short_form(side.vector)));
     if (exact_window(recipe, which).waits())
       contradiction(side_name(which),
                     "evict= needs tokens that are quantized as they come; recent= and flush= (kivi) "

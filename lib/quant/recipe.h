@@ -9,6 +9,7 @@
 #include <kvq/quant/eviction.h>
 #include <kvq/quant/rounding_recipe.h>
 #include <kvq/vector/turbo_options.h>
+#include <kvq/vector/vector_recipe.h>
 
 namespace kvq {
 
@@ -17,9 +18,10 @@ enum class CodebookKind {
   Int,  ///< uniform grid over the range
   Nf,   ///< NormalFloat: quantiles of a normal, scaled to [-1, 1] (QLoRA), for any number of bits
   Q4_0,
-  Q8_0,   ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
-  Fp8,    ///< e4m3, each value by itself
-  Turbo,  ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
+  Q8_0,    ///< llama.cpp's blocks of 32 channels with one fp16 scale (kvq/quant/block_formats.h)
+  Fp8,     ///< e4m3, each value by itself
+  Turbo,   ///< head vectors: norm, rotation, levels that need no data (kvq/vector/turbo_codec.h)
+  Vector,  ///< head vectors by a codec of kvq/vector/vector_recipe.h: scalarB, deltaB, pq
 };
 enum class Axis {
   Channel,       ///< one range per channel, over tokens
@@ -31,7 +33,7 @@ enum class RangeKind {
   Static,  ///< calibrated: of each channel, or pooled over the channels that share a range (token, token-group)
   Online,  ///< minimum and maximum of what shares the range (token, token-group, channel-group)
   Window,  ///< the evaluated window's own range: an oracle, simulated only, never counted as a cache
-  None,    ///< fp8: values are coded as they are; turbo: by the norm of their head vector
+  None,    ///< fp8: values are coded as they are; turbo, vector: by the scale of their head vector
 };
 /// Which values stay exact.
 enum class OutlierRule {
@@ -43,6 +45,7 @@ enum class FitWeights {
   Fisher,          ///< F·s² (KVQuant appendix E, eq. 7)
   FisherUnscaled,  ///< F, as the published code does
   None,
+  Query,  ///< no gradients: diagonals of key_metric and value_metric, times the attention that a token receives; · s²
 };
 enum class Share { Layer, Head, Channels };
 
@@ -68,7 +71,8 @@ struct SideRecipe {
   Widths widths = Widths::Flat;
   Rotation rotation = Rotation::None;
   RoundingRecipe rounding;
-  TurboOptions turbo;  ///< codebook turbo only
+  TurboOptions turbo;   ///< codebook turbo only
+  VectorRecipe vector;  ///< codebook vector only; its bits are `bits`, too
   bool operator==(const SideRecipe&) const = default;
 };
 

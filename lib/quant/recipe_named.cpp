@@ -50,6 +50,18 @@ NamedMethod turbo(int bits) {
   return method;
 }
 
+/// Fitted to a calibration, unlike the others: one sink, as KVQuant.
+NamedMethod vector_method(std::string_view name) {
+  NamedMethod method{usual_side(Side::Key, CodebookKind::Vector), usual_side(Side::Value, CodebookKind::Vector)};
+  method.sinks = Recipe{}.sinks;
+  for (SideRecipe* side : {&method.key, &method.value}) {
+    side->vector = parse_vector_recipe(std::string(name));
+    side->bits = side->vector.bits;
+    side->share = usual_share(*side);
+  }
+  return method;
+}
+
 NamedMethod block_format(CodebookKind kind) {
   NamedMethod method{usual_side(Side::Key, kind), usual_side(Side::Value, kind)};
   method.key.post_rope = true;
@@ -60,6 +72,7 @@ NamedMethod block_format(CodebookKind kind) {
 
 std::optional<NamedMethod> find_named_method(std::string_view name) {
   if (const auto kind = find_word(kCodebookWords, name); kind && is_block_format(*kind)) return block_format(*kind);
+  if (is_vector_head(name)) return vector_method(name);
   if (name.empty() || name.back() < '1' || name.back() > '8') return std::nullopt;
   const int bits = name.back() - '0';
   const std::string_view family = name.substr(0, name.size() - 1);
@@ -72,8 +85,8 @@ std::optional<NamedMethod> find_named_method(std::string_view name) {
 
 const std::vector<std::string>& named_methods() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> all = {"q4_0", "q8_0", "fp8"};
-    for (const char* family : {"kivi", "atom", "flexgen", "turbo"}) {
+    std::vector<std::string> all = {"q4_0", "q8_0", "fp8", "pq"};
+    for (const char* family : {"kivi", "atom", "flexgen", "turbo", "scalar", "delta"}) {
       for (int bits = 1; bits <= 8; ++bits) all.push_back(fmt::format("{}{}", family, bits));
     }
     return all;

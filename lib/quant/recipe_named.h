@@ -10,9 +10,10 @@
 //             have no RoPE; here it comes after it, on what an attention kernel reads.
 //   turboB    TurboQuant (Zandieh et al., arXiv 2504.19874): keys before RoPE and values by head vectors, each its norm
 //             and the codes of its rotated direction.
+//   scalarB, deltaB, pq   codecs of head vectors (kvq/vector/vector_recipe.h); keys before RoPE
 //   q4_0, q8_0, fp8   what llama.cpp and others keep, after RoPE
 //
-// None keeps sinks unless told so.
+// None keeps sinks unless told so, but for scalarB, deltaB and pq, which keep one.
 
 #include <optional>
 #include <string>

@@ -32,10 +32,15 @@ namespace {
 
 constexpr std::string_view kKnownKinds =
     "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kvq1.5, kvq2, kvq3, kvq4; kiviB, atomB, "
-    "flexgenB, turboB; q4_0, q8_0, fp8; or none";
+    "flexgenB, turboB; scalarB, deltaB, pq; q4_0, q8_0, fp8; or none";
 constexpr std::string_view kKnownWords =
     "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%, group=N, rule=, zero=, "
     "recent=N, flush=N";
+constexpr std::string_view kKnownCodecWords = "sink=N, share=, weights=, rope= (or key-rope=), recent=N, flush=N";
+
+std::string join(const std::string& head, const std::vector<std::string>& words) {
+  return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
+}
 
 /// Both sides as far as the text speaks of them; with `only` set, words for the other side are refused.
 struct Parser {
@@ -47,8 +52,12 @@ struct Parser {
   std::optional<int> sinks;
   int usual_sinks = Recipe{}.sinks;  ///< where the text does not say
   std::optional<RangeKind> range;
+  std::optional<RoundingMetric> metric;
+  bool preset = false;  ///< kvq2 and the like: metric= also says what codebooks are weighted by
   MethodWords method;
   EvictionWords eviction;
+  std::string codec;                     ///< scalarB, deltaB, pq; else empty
+  std::vector<std::string> codec_words;  ///< its own
   std::set<std::string> seen;
 
   [[noreturn]] void refuse(const std::string& message) const {
@@ -84,20 +93,24 @@ struct Parser {
   void head(std::string_view text);
   bool rounding_word(const std::string& text, const std::string& name, const std::string& argument);
   bool turbo_word(const std::string& name, const std::string& argument);
+  void apply_codec();
   void word(const std::string& text);
   void apply_range();
+  void apply_metric();
 };
 
 void Parser::parse(std::string_view text) {
   const auto colon = text.find(':');
   head(text.substr(0, colon));
   if (colon != std::string_view::npos) parse_words(text.substr(colon + 1));
+  apply_codec();
   apply_range();
   try {
     method.apply(applies(Side::Key) ? &key : nullptr, applies(Side::Value) ? &value : nullptr);
   } catch (const Error& error) {
     refuse(error.what());
   }
+  apply_metric();
 }
 
 void Parser::parse_words(std::string_view rest) {
@@ -122,16 +135,18 @@ void Parser::head(std::string_view text) {
     key = named->key, value = named->value;
     usual_sinks = named->sinks;
     method.residual = named->residual;
+    if (is_vector_head(text)) codec = text;
     return;
   }
-  if (const auto preset = preset_side(text, Side::Key)) {
-    key = *preset;
+  if (const auto preset_of_key = preset_side(text, Side::Key)) {
+    key = *preset_of_key;
     value = *preset_side(text, Side::Value);
+    preset = true;
     return;
   }
   const auto digits = text.find_first_of("0123456789");
   const auto kind = find_word(kCodebookWords, text.substr(0, digits));
-  if (!kind || is_block_format(*kind) || digits == std::string_view::npos) {
+  if (!kind || is_block_format(*kind) || *kind == CodebookKind::Vector || digits == std::string_view::npos) {
     if (text == "none")
       refuse("'none' stands for a whole recipe; what one side alone costs, kvq-eval perplexity --only-side tells");
     refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
@@ -188,7 +203,9 @@ void Parser::word(const std::string& text) {
   if (name == "key-rope") name = "rope";
   if (!seen.insert(name).second) refuse(fmt::format("'{}' is given twice", name));
   const std::string argument = equals == std::string::npos ? "" : text.substr(equals + 1);
-  if (name == "qnorm" && equals == std::string::npos) {
+  if (!codec.empty() && is_vector_word(key.vector, name)) {
+    codec_words.push_back(text);
+  } else if (name == "qnorm" && equals == std::string::npos) {
     for_sides([](SideRecipe& side) { side.qnorm = true; });
   } else if (name == "sink") {
     int count = -1;
@@ -217,6 +234,8 @@ void Parser::word(const std::string& text) {
     side.group = is_grouped(side.axis) ? kUsualGroup : 0;
   } else if (name == "rope") {
     one_side(Side::Key, text).post_rope = choice(kRopeWords, name, argument);
+  } else if (name == "metric") {
+    metric = choice(kMetricWords, name, argument);
   } else if (name == "range") {
     range = choice(kRangeWords, name, argument);
   } else if (name == "cap") {
@@ -228,8 +247,26 @@ void Parser::word(const std::string& text) {
   } else if (eviction.take(name, argument, problem)) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (!rounding_word(text, name, argument) && !turbo_word(name, argument)) {
-    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}", text, kKnownWords, kKnownEvictionWords,
-                       known_rounding_words(), kKnownTurboWords));
+    if (!codec.empty()) {
+      refuse(fmt::format("unknown word '{}'; known for {}: {}; {}; {}", text, codec, known_vector_words(key.vector),
+                         kKnownCodecWords, kKnownEvictionWords));
+    }
+    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}; for scalarB, deltaB and pq: {}", text, kKnownWords,
+                       kKnownEvictionWords, known_rounding_words(), kKnownTurboWords, kKnownCodecWords));
+  }
+}
+
+/// The codec's words in one go: they depend on each other.
+void Parser::apply_codec() {
+  if (codec.empty()) return;
+  try {
+    const VectorRecipe chosen = parse_vector_recipe(join(codec, codec_words));
+    for_sides([&](SideRecipe& side) {
+      side.vector = chosen;
+      side.bits = chosen.bits;
+    });
+  } catch (const Error& error) {
+    refuse(error.what());
   }
 }
 
@@ -245,6 +282,27 @@ void Parser::apply_range() {
   for_sides([&](SideRecipe& side) {
     if (side.axis == Axis::Channel) side.range = *range;
   });
+}
+
+/// Comes last because it reaches what needs a metric. Presets cut gradients; without any, nothing is left to cut.
+void Parser::apply_metric() {
+  const bool weighted = seen.count("weights") != 0, clipped = seen.count("clip") != 0;
+  bool taken = false;
+  for_sides([&](SideRecipe& side) {
+    if (metric && needs_blocks(side)) {
+      side.rounding.metric = *metric;
+      taken = true;
+    }
+    if (metric == RoundingMetric::Query && preset && !weighted && side.codebook == CodebookKind::Nuq)
+      side.weights = FitWeights::Query;
+    if (needs_metric(side) && !needs_gradients(side) && !clipped) side.rounding.clip = 1.0;
+  });
+  if (metric && !taken) {
+    refuse(
+        fmt::format("'metric={}' is for feedback, icm and widths=pair; there is none of them (weights=query is for "
+                    "codebooks)",
+                    word_of(kMetricWords, *metric)));
+  }
 }
 
 Recipe parse_split(const std::string& text) {
@@ -294,6 +352,7 @@ Recipe parse_unchecked(const std::string& text) {
 }
 
 std::string head_of(const SideRecipe& side) {
+  if (side.codebook == CodebookKind::Vector) return vector_head(side.vector);
   const std::string kind = word_of(kCodebookWords, side.codebook);
   if (is_block_format(side.codebook)) return kind;
   const std::string head = fmt::format("{}{}{}", kind, side.bits, side.half_bit ? ".5" : "");
@@ -303,6 +362,7 @@ std::string head_of(const SideRecipe& side) {
 /// Words that differ from the defaults, for one side or (`other` given) for both at once.
 std::vector<std::string> words_of(const SideRecipe& side, Side which, const SideRecipe* other) {
   std::vector<std::string> words;
+  if (side.codebook == CodebookKind::Vector) words = vector_words(side.vector);
   const auto axis_word = [&](const SideRecipe& s, Side w) {
     if (s.axis != usual_side(w, s.codebook).axis)
       words.push_back(fmt::format("{}={}", side_name(w), word_of(kAxisWords, s.axis)));
@@ -327,7 +387,7 @@ std::vector<std::string> words_of(const SideRecipe& side, Side which, const Side
   if (side.weights != FitWeights::Fisher) words.push_back("weights=" + word_of(kWeightWords, side.weights));
   if (side.share == Share::Channels) {
     words.push_back(fmt::format("share={}", side.share_channels));
-  } else if (side.share != Share::Layer) {
+  } else if (side.share != usual_share(side)) {
     words.push_back("share=" + word_of(kShareWords, side.share));
   }
   if (side.qnorm) words.emplace_back("qnorm");
@@ -335,10 +395,6 @@ std::vector<std::string> words_of(const SideRecipe& side, Side which, const Side
   append_rounding_words(words, side, other);
   append_turbo_words(words, side.turbo);
   return words;
-}
-
-std::string join(const std::string& head, const std::vector<std::string>& words) {
-  return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
 }
 
 /// A text that is no recipe says nothing.
@@ -374,8 +430,14 @@ std::optional<std::string> preset_form(const Recipe& recipe, const std::vector<s
       const auto off = std::find_if(kOff.begin(), kOff.end(), is_named(name_of(word)));
       changes.push_back(off != kOff.end() ? *off : fmt::format("levels={}", 1 << recipe.value.bits));
     }
-    std::string text = join(std::string(name), changes);
-    if (says(text, recipe)) return text;
+    // metric=query says these along.
+    std::vector<std::string> fewer = changes;
+    std::erase(fewer, "weights=query");
+    std::erase(fewer, "clip=1");
+    for (const std::vector<std::string>& list : {fewer, changes}) {
+      std::string text = join(std::string(name), list);
+      if (says(text, recipe)) return text;
+    }
   }
   return std::nullopt;
 }
@@ -387,7 +449,8 @@ std::string quantizing_form(const Recipe& recipe) {
     if (parse_unchecked(name) == recipe) return name;
   }
   const std::string sinks = fmt::format("sink={}", recipe.sinks);
-  const bool no_usual_sinks = has_own_format(recipe.key.codebook) && has_own_format(recipe.value.codebook);
+  const auto no_sinks = [](CodebookKind kind) { return has_own_format(kind) && kind != CodebookKind::Vector; };
+  const bool no_usual_sinks = no_sinks(recipe.key.codebook) && no_sinks(recipe.value.codebook);
   const bool default_sinks = recipe.sinks == (no_usual_sinks ? 0 : Recipe{}.sinks);
   std::vector<std::string> words = words_of(recipe.key, Side::Key, &recipe.value);
   if (!default_sinks) words.push_back(sinks);

@@ -8,6 +8,8 @@
 #include <kvq/kernels/layout/packed_layout.h>
 #include <kvq/quant/recipe_words.h>
 #include <kvq/quant/turbo_recipe.h>
+#include <kvq/quant/vector_side.h>
+#include <kvq/vector/vector_sizes.h>
 
 namespace kvq {
 
@@ -24,15 +26,16 @@ std::string range_text(RangeKind range) { return fmt::format("range={}", word_of
 
 void validate_own_format(const SideRecipe& side, Side which) {
   const SideRecipe usual = usual_side(which, side.codebook);
-  const std::string kind = word_of(kCodebookWords, side.codebook);
-  const char* word = side.bits != usual.bits && side.codebook != CodebookKind::Turbo ? "another number of bits"
-                     : side.axis != usual.axis                                       ? "another axis"
-                     : side.group != usual.group                                     ? "another group"
-                     : side.range != usual.range                                     ? "another range"
-                     : side.outliers != 0 || side.cap != 0                           ? "outliers"
-                     : side.rule != OutlierRule::Usual                               ? "a rule for outliers"
-                     : side.integer_zero                                             ? "a zero point"
-                                                                                     : nullptr;
+  const std::string kind = codebook_name(side);
+  const bool fixed_bits = is_block_format(side.codebook);
+  const char* word = side.bits != usual.bits && fixed_bits ? "another number of bits"
+                     : side.axis != usual.axis             ? "another axis"
+                     : side.group != usual.group           ? "another group"
+                     : side.range != usual.range           ? "another range"
+                     : side.outliers != 0 || side.cap != 0 ? "outliers"
+                     : side.rule != OutlierRule::Usual     ? "a rule for outliers"
+                     : side.integer_zero                   ? "a zero point"
+                                                           : nullptr;
   if (word) contradiction(which, fmt::format("{} is a fixed format; it cannot have {}", kind, word));
 }
 
@@ -49,7 +52,7 @@ void validate_axis(const SideRecipe& side, Side which) {
                               "them or be a multiple (8, 16, 32, 64, 128, …)",
                               side.group, layout::kPageTokens));
   }
-  if (side.range == RangeKind::None) contradiction(which, "range=none is for fp8 and turbo");
+  if (side.range == RangeKind::None) contradiction(which, "range=none is for fp8, turbo and codecs of head vectors");
   if (side.axis == Axis::Channel && side.range == RangeKind::Online) {
     contradiction(which,
                   "range=online on axis channel would change with every token: axis channel-group, token or "
@@ -93,7 +96,11 @@ void validate_window(const SideRecipe& side, Side which) {
     contradiction(which, fmt::format("flush {} must be a multiple of group {}: groups of tokens are quantized whole",
                                      side.flush, side.group));
   }
-  if (side.flush == (side.axis == Axis::ChannelGroup ? side.group : 1)) {
+  if (side.flush % usual_flush(side) != 0) {
+    contradiction(which, fmt::format("flush {} must be a multiple of page {}: with lowrank= pages are coded whole",
+                                     side.flush, usual_flush(side)));
+  }
+  if (side.flush == usual_flush(side)) {
     contradiction(which, fmt::format("flush {} is the usual one: leave it out", side.flush));
   }
 }
@@ -104,9 +111,35 @@ bool is_block_format(CodebookKind kind) {
   return kind == CodebookKind::Q4_0 || kind == CodebookKind::Q8_0 || kind == CodebookKind::Fp8;
 }
 
-bool has_own_format(CodebookKind kind) { return is_block_format(kind) || kind == CodebookKind::Turbo; }
+bool has_own_format(CodebookKind kind) {
+  return is_block_format(kind) || kind == CodebookKind::Turbo || kind == CodebookKind::Vector;
+}
 
 bool is_grouped(Axis axis) { return axis == Axis::ChannelGroup || axis == Axis::TokenGroup; }
+
+std::string codebook_name(const SideRecipe& side) {
+  return side.codebook == CodebookKind::Vector ? vector_head(side.vector) : word_of(kCodebookWords, side.codebook);
+}
+
+bool fits_with_weights(const SideRecipe& side) {
+  return side.codebook == CodebookKind::Nuq ||
+         (side.codebook == CodebookKind::Vector && side.vector.method == VectorMethod::Product);
+}
+
+bool codes_blocks(const SideRecipe& side) {
+  return side.codebook == CodebookKind::Vector && block_rows(side.vector) > 1;
+}
+
+Share usual_share(const SideRecipe& side) {
+  return side.codebook == CodebookKind::Vector && side.vector.method == VectorMethod::Product ? Share::Head
+                                                                                              : Share::Layer;
+}
+
+int usual_flush(const SideRecipe& side) {
+  if (side.codebook == CodebookKind::Vector && needs_whole_blocks(side.vector))
+    return static_cast<int>(block_rows(side.vector));
+  return side.axis == Axis::ChannelGroup ? side.group : 1;
+}
 
 RangeKind usual_range(Axis axis) { return axis == Axis::Channel ? RangeKind::Static : RangeKind::Online; }
 
@@ -114,8 +147,8 @@ SideRecipe usual_side(Side which, CodebookKind kind) {
   SideRecipe side = default_side(which);
   side.codebook = kind;
   if (!has_own_format(kind)) return side;
-  const bool whole = kind == CodebookKind::Fp8 || kind == CodebookKind::Turbo;  // no blocks
-  side.bits = kind == CodebookKind::Q4_0 || kind == CodebookKind::Turbo ? 4 : 8;
+  const bool whole = kind != CodebookKind::Q4_0 && kind != CodebookKind::Q8_0;  // no blocks
+  side.bits = kind == CodebookKind::Q8_0 || kind == CodebookKind::Fp8 ? 8 : 4;
   side.axis = whole ? Axis::Token : Axis::TokenGroup;
   side.group = whole ? 0 : kBlockFormatChannels;
   side.range = whole ? RangeKind::None : RangeKind::Online;
@@ -175,6 +208,7 @@ void check_shape(const Recipe& recipe, int kv_heads, int head_dim) {
                       short_form(recipe), word_of(kCodebookWords, side.codebook), kBlockFormatChannels, head_dim));
     }
     if (side.codebook == CodebookKind::Turbo) check_turbo_shape(recipe, which, head_dim);
+    if (side.codebook == CodebookKind::Vector) check_vector_shape(recipe, which, head_dim);
     if (side.share == Share::Channels && head_dim % side.share_channels != 0) {
       fail(ErrorKind::Usage, fmt::format("recipe {}: share={} must divide a head's {} channels ({} kv heads)",
                                          short_form(recipe), side.share_channels, head_dim, kv_heads));
@@ -189,8 +223,7 @@ std::int64_t ExactWindow::settled(std::int64_t length) const {
 
 ExactWindow exact_window(const Recipe& recipe, Side which) {
   const SideRecipe& side = recipe.side(which);
-  const int usual = side.axis == Axis::ChannelGroup ? side.group : 1;
-  return {recipe.sinks, side.recent, side.flush > 0 ? side.flush : usual};
+  return {recipe.sinks, side.recent, side.flush > 0 ? side.flush : usual_flush(side)};
 }
 
 std::string packed_refusal(const Recipe& recipe) {
@@ -207,7 +240,7 @@ std::string packed_refusal(const Recipe& recipe) {
     if (side.range == RangeKind::Window) {
       reason = "range=window is an oracle that knows the evaluated window";
     } else if (has_own_format(side.codebook)) {
-      reason = fmt::format("pages have no place for {}", word_of(kCodebookWords, side.codebook));
+      reason = fmt::format("pages have no place for {}", codebook_name(side));
     } else if (side.axis == Axis::ChannelGroup && side.group > layout::kPageTokens) {
       reason = fmt::format("pages have {} tokens, a group here has {}", layout::kPageTokens, side.group);
     } else if (side.axis == Axis::ChannelGroup && side.outliers > 0.0 && outlier_rule(side) == OutlierRule::TopK) {

@@ -14,13 +14,23 @@ inline constexpr int kBlockFormatChannels = 32;  ///< q4_0, q8_0
 
 /// q4_0, q8_0, fp8: fixed codes without codebook.
 bool is_block_format(CodebookKind kind);
-/// These and turbo: formats of their own, with neither axis, range, outliers nor fitted codebook to choose.
+/// These, turbo and vector: formats of their own, with neither axis, range, outliers nor fitted codebook to choose.
 bool has_own_format(CodebookKind kind);
 bool is_grouped(Axis axis);
+/// For messages: "turbo", of vector the head of its codec ("delta3").
+std::string codebook_name(const SideRecipe& side);
+/// Whether what is fitted can count errors by weights: codebooks of nuq, centroids of pq.
+bool fits_with_weights(const SideRecipe& side);
+/// vector: whether head vectors are coded together with others, in blocks (kvq/vector/vector_sizes.h).
+bool codes_blocks(const SideRecipe& side);
 
 /// What a side is when nothing but its codebook is named: KVQuant's choice, or the only one of a block format.
 SideRecipe usual_side(Side side, CodebookKind kind);
 RangeKind usual_range(Axis axis);
+/// pq has centroids for each kv head, where channels lie elsewhere; all else is shared by the layer.
+Share usual_share(const SideRecipe& side);
+/// Tokens quantized at once: a group of them, or all that a block needs at once; else one.
+int usual_flush(const SideRecipe& side);
 
 /// Never Usual.
 OutlierRule outlier_rule(const SideRecipe& side);
@@ -44,7 +54,7 @@ bool is_streaming(const SideRecipe& side);
 /// width.
 int codebook_count(const SideRecipe& side, int kv_heads, int head_dim);
 /// Throws Usage for shapes that the recipe cannot be used with (blocks of 32, codebooks per group of channels, turbo's
-/// rotation and outlier channels).
+/// rotation and outlier channels, subspaces of pq).
 void check_shape(const Recipe& recipe, int kv_heads, int head_dim);
 
 /// Which tokens of a cache are exact. Tokens are settled for good: first as sinks, exact, then quantized, in order.

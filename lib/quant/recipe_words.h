@@ -14,13 +14,14 @@ namespace kvq {
 template <typename Enum, std::size_t kCount>
 using Words = std::array<std::pair<std::string_view, Enum>, kCount>;
 
-inline constexpr Words<CodebookKind, 7> kCodebookWords = {{{"nuq", CodebookKind::Nuq},
+inline constexpr Words<CodebookKind, 8> kCodebookWords = {{{"nuq", CodebookKind::Nuq},
                                                            {"int", CodebookKind::Int},
                                                            {"nf", CodebookKind::Nf},
                                                            {"q4_0", CodebookKind::Q4_0},
                                                            {"q8_0", CodebookKind::Q8_0},
                                                            {"fp8", CodebookKind::Fp8},
-                                                           {"turbo", CodebookKind::Turbo}}};
+                                                           {"turbo", CodebookKind::Turbo},
+                                                           {"vector", CodebookKind::Vector}}};
 inline constexpr Words<Axis, 4> kAxisWords = {{{"channel", Axis::Channel},
                                                {"token", Axis::Token},
                                                {"channel-group", Axis::ChannelGroup},
@@ -32,10 +33,14 @@ inline constexpr Words<RangeKind, 4> kRangeWords = {{{"static", RangeKind::Stati
 inline constexpr Words<OutlierRule, 2> kRuleWords = {
     {{"threshold", OutlierRule::Threshold}, {"topk", OutlierRule::TopK}}};
 inline constexpr Words<bool, 2> kZeroWords = {{{"half", false}, {"integer", true}}};  ///< SideRecipe::integer_zero
-inline constexpr Words<FitWeights, 3> kWeightWords = {
-    {{"fisher", FitWeights::Fisher}, {"fisher-unscaled", FitWeights::FisherUnscaled}, {"none", FitWeights::None}}};
+inline constexpr Words<FitWeights, 4> kWeightWords = {{{"fisher", FitWeights::Fisher},
+                                                       {"fisher-unscaled", FitWeights::FisherUnscaled},
+                                                       {"query", FitWeights::Query},
+                                                       {"none", FitWeights::None}}};
 inline constexpr Words<Share, 2> kShareWords = {{{"layer", Share::Layer}, {"head", Share::Head}}};
 inline constexpr Words<Widths, 2> kWidthsWords = {{{"flat", Widths::Flat}, {"pair", Widths::Pair}}};
+inline constexpr Words<RoundingMetric, 2> kMetricWords = {
+    {{"fisher", RoundingMetric::Fisher}, {"query", RoundingMetric::Query}}};
 inline constexpr Words<Rotation, 2> kRotationWords = {{{"none", Rotation::None}, {"hadamard", Rotation::Hadamard}}};
 inline constexpr Words<CodingOrder, 3> kOrderWords = {
     {{"energy", CodingOrder::Energy}, {"ascending", CodingOrder::Ascending}, {"natural", CodingOrder::Natural}}};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/core/error.h>
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/recipe_traits.h>
@@ -47,12 +48,39 @@ std::optional<double> plain_decimal(std::string_view text) {
 
 int code_levels(const SideRecipe& side) { return side.levels != 0 ? side.levels : 1 << side.bits; }
 
-double code_bits(const SideRecipe& side) {
+double code_bits(const SideRecipe& side, int head_dim) {
+  if (side.codebook == CodebookKind::Vector && side.vector.method == VectorMethod::Product) {
+    KVQ_ASSERT(head_dim > 0);
+    return static_cast<double>(side.vector.subspaces * side.vector.bits) / head_dim;
+  }
   if (side.levels != 0) return layout::group_bits(side.levels) / 3.0;
   return side.bits + (side.half_bit ? 0.5 : 0.0);
 }
 
 bool needs_blocks(const SideRecipe& side) { return side.rounding.uses_blocks() || side.widths == Widths::Pair; }
+
+bool needs_gradients(const SideRecipe& side) {
+  const bool weighted = side.weights == FitWeights::Fisher || side.weights == FitWeights::FisherUnscaled;
+  return (weighted && fits_with_weights(side)) ||
+         (needs_blocks(side) && side.rounding.metric == RoundingMetric::Fisher);
+}
+
+bool needs_metric(const SideRecipe& side) {
+  return side.weights == FitWeights::Query || (needs_blocks(side) && side.rounding.metric == RoundingMetric::Query);
+}
+
+void use_query_metric(SideRecipe& side) {
+  if (needs_blocks(side)) side.rounding.metric = RoundingMetric::Query;
+  if (fits_with_weights(side) && side.weights != FitWeights::None) side.weights = FitWeights::Query;
+  if (!needs_gradients(side)) side.rounding.clip = 1.0;
+}
+
+Recipe with_query_metric(Recipe recipe) {
+  if (!recipe.quantized) return recipe;
+  for (const Side which : kSides) use_query_metric(recipe.side(which));
+  validate(recipe);
+  return recipe;
+}
 
 bool has_plain_codes(const SideRecipe& side) {
   return side.widths == Widths::Flat && side.levels == 0 && side.rotation == Rotation::None;
@@ -106,7 +134,7 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
   if ((chooses_codes || side.rotation != Rotation::None) && (!is_streaming(side) || side.share == Share::Channels)) {
     return "feedback, icm, widths=, levels= and rotate= are for tokens that are coded one by one with thresholds of "
            "channels or one range per token, and codebooks per layer or head: no groups, rule=, zero=, share=N, "
-           "q4_0, q8_0, fp8 or turbo beside them";
+           "q4_0, q8_0, fp8, turbo or codecs of head vectors beside them";
   }
   if (rounding.icm < 0 || rounding.icm > kMostPasses)
     return fmt::format("icm={}; 0 to {} passes are possible", rounding.icm, kMostPasses);
@@ -120,10 +148,16 @@ std::optional<std::string> rounding_problem(const SideRecipe& side, Side which) 
     return "order= is the order of feedback and icm; there is neither";
   if (rounding.damp != RoundingRecipe{}.damp && !needs_blocks(side))
     return "damp= is for feedback, icm and widths=pair; there is none of them";
-  if (rounding.clip != 1.0 && has_own_format(side.codebook))
+  if (rounding.clip != 1.0 && has_own_format(side.codebook) && !fits_with_weights(side))
     return "clip= cuts gradients, but fixed formats fit nothing";
   if (rounding.clip != 1.0 && side.weights == FitWeights::None && !needs_blocks(side))
     return "clip= cuts gradients, but nothing here uses them (weights=none)";
+  if (rounding.clip != 1.0 && needs_metric(side) && !needs_gradients(side))
+    return "clip= cuts gradients, but nothing here uses them (metric=query, weights=query)";
+  if (rounding.metric != RoundingMetric::Fisher && !needs_blocks(side))
+    return "metric= is for feedback, icm and widths=pair; there is none of them (weights=query is for codebooks)";
+  if (side.post_rope && needs_metric(side))
+    return "metric=query and weights=query are for keys before RoPE: the metric is that of unrotated keys";
   return std::nullopt;
 }
 
@@ -144,7 +178,7 @@ std::optional<SideRecipe> preset_side(std::string_view name, Side which) {
 }
 
 std::string_view known_rounding_words() {
-  return "feedback, icm=N, order=, damp=F%, clip=Q, widths=, levels=N, rotate=";
+  return "feedback, icm=N, metric=, order=, damp=F%, clip=Q, widths=, levels=N, rotate=";
 }
 
 std::optional<Side> side_of_rounding_word(std::string_view name) {
@@ -217,6 +251,7 @@ void append_rounding_words(std::vector<std::string>& words, const SideRecipe& si
   if (values.rotation != Rotation::None) words.push_back("rotate=" + word_of(kRotationWords, values.rotation));
   if (rounding.feedback) words.emplace_back("feedback");
   if (rounding.icm > 0) words.push_back(fmt::format("icm={}", rounding.icm));
+  if (rounding.metric != RoundingMetric::Fisher) words.push_back("metric=" + word_of(kMetricWords, rounding.metric));
   if (rounding.order != CodingOrder::Energy) words.push_back("order=" + word_of(kOrderWords, rounding.order));
   if (rounding.damp != RoundingRecipe{}.damp) words.push_back(fmt::format("damp={}%", format_percent(rounding.damp)));
   if (rounding.clip != 1.0) words.push_back("clip=" + decimal_text(rounding.clip));

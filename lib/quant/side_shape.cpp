@@ -4,6 +4,7 @@
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/vector/turbo_codec.h>
+#include <kvq/vector/vector_sizes.h>
 
 namespace kvq {
 
@@ -18,6 +19,18 @@ layout::SideShape side_shape(const SideQuantizer& side) {
     shape.head_code_bits = std::int64_t{8} * layout::kPageTokens * sizes.code_bytes;
     shape.token_ranges = true;
     shape.ranges = side.kv_heads * sizes.norms;
+    shape.zero_bits = 0;
+    return shape;
+  }
+  if (recipe.codebook == CodebookKind::Vector) {
+    if (codes_blocks(recipe)) {  // apart from the pages
+      shape.bits = 0;
+      return shape;
+    }
+    const RowSizes sizes = row_sizes(recipe.vector, side.head_dim);
+    shape.head_code_bits = std::int64_t{8} * layout::kPageTokens * sizes.code_bytes;
+    shape.token_ranges = sizes.scales > 0;
+    shape.ranges = side.kv_heads * sizes.scales;
     shape.zero_bits = 0;
     return shape;
   }

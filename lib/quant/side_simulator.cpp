@@ -18,6 +18,7 @@
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
 #include <kvq/quant/scaled_half.h>
+#include <kvq/quant/vector_side.h>
 #include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
@@ -27,6 +28,8 @@ struct SideSimulator::Method {
   virtual ~Method() = default;
   virtual void round_trip(std::span<float> x, std::int64_t first_position, int threads,
                           std::span<std::uint32_t> outliers) const = 0;
+  /// Where tokens are coded together with others of the sequence.
+  virtual std::unique_ptr<VectorBlocks> start() const { return nullptr; }
 };
 
 namespace {
@@ -171,22 +174,33 @@ struct Grouped final : SideSimulator::Method {
   std::vector<Segment> segments;
 };
 
-/// Head vectors to their bytes and back.
-struct Turbo final : SideSimulator::Method {
-  explicit Turbo(const SideQuantizer& quantizer)
-      : kv_heads(quantizer.kv_heads), head_dim(quantizer.head_dim), shared(quantizer.outlier_channels.empty()) {
-    const auto outliers = static_cast<std::size_t>(quantizer.recipe.turbo.outlier_channels);
-    if (!quantizer.turbo || quantizer.turbo->dim() != head_dim ||
-        quantizer.outlier_channels.size() != outliers * static_cast<std::size_t>(kv_heads)) {
-      fail(ErrorKind::Mismatch,
-           fmt::format("quantizer has no tables of turbo for {} kv heads of {} channels", kv_heads, head_dim));
+std::vector<std::shared_ptr<const VectorCodec>> turbo_codecs(const SideQuantizer& quantizer) {
+  const int kv_heads = quantizer.kv_heads;
+  const auto outliers = static_cast<std::size_t>(quantizer.recipe.turbo.outlier_channels);
+  if (!quantizer.turbo || quantizer.turbo->dim() != quantizer.head_dim ||
+      quantizer.outlier_channels.size() != outliers * static_cast<std::size_t>(kv_heads)) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("quantizer has no tables of turbo for {} kv heads of {} channels", kv_heads, quantizer.head_dim));
+  }
+  std::vector<std::shared_ptr<const VectorCodec>> codecs;
+  for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
+    if (outliers == 0 && kv_head > 0) {
+      codecs.push_back(codecs.front());
+      continue;
     }
-    for (int kv_head = 0; kv_head < (shared ? 1 : kv_heads); ++kv_head) {
-      const auto first = quantizer.outlier_channels.begin() + static_cast<std::ptrdiff_t>(outliers) * kv_head;
-      codecs.emplace_back(quantizer.turbo,
-                          std::vector<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(outliers)),
-                          quantizer.exponent);
-    }
+    const auto first = quantizer.outlier_channels.begin() + static_cast<std::ptrdiff_t>(outliers) * kv_head;
+    codecs.push_back(std::make_shared<TurboCodec>(
+        quantizer.turbo, std::vector<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(outliers)),
+        quantizer.exponent));
+  }
+  return codecs;
+}
+
+/// Head vectors, each by itself, to their bytes and back.
+struct HeadVectors final : SideSimulator::Method {
+  HeadVectors(const SideQuantizer& quantizer, std::vector<std::shared_ptr<const VectorCodec>> head_codecs)
+      : kv_heads(quantizer.kv_heads), head_dim(quantizer.head_dim), codecs(std::move(head_codecs)) {
+    shared = codecs.back() == codecs.front();
   }
 
   void round_trip(std::span<float> x, std::int64_t, int threads, std::span<std::uint32_t> outliers) const override {
@@ -197,7 +211,7 @@ struct Turbo final : SideSimulator::Method {
                       const auto part = x.subspan(static_cast<std::size_t>(begin * width),
                                                   static_cast<std::size_t>((end - begin) * width));
                       if (shared) {
-                        code(codecs[0], part, begin * kv_heads, 1, 0);
+                        code(*codecs[0], part, begin * kv_heads, 1, 0);
                       } else {
                         for (int kv_head = 0; kv_head < kv_heads; ++kv_head) of_head(kv_head, part, begin);
                       }
@@ -205,7 +219,7 @@ struct Turbo final : SideSimulator::Method {
   }
 
   /// Rows number `first` + i · `step` of all kv heads' rows.
-  void code(const TurboCodec& codec, std::span<float> rows, std::int64_t first, int step, int kv_head) const {
+  void code(const VectorCodec& codec, std::span<float> rows, std::int64_t first, int step, int kv_head) const {
     std::vector<std::byte> bytes;
     try {
       codec.encode(rows, bytes);
@@ -223,18 +237,31 @@ struct Turbo final : SideSimulator::Method {
     float* head = x.data() + static_cast<std::size_t>(kv_head) * dim;
     for (std::size_t token = 0; token < x.size() / width; ++token)
       std::copy_n(head + token * width, dim, rows.begin() + static_cast<std::ptrdiff_t>(token * dim));
-    code(codecs[static_cast<std::size_t>(kv_head)], rows, first_token * kv_heads, kv_heads, kv_head);
+    code(*codecs[static_cast<std::size_t>(kv_head)], rows, first_token * kv_heads, kv_heads, kv_head);
     for (std::size_t token = 0; token < x.size() / width; ++token)
       std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(token * dim), dim, head + token * width);
   }
 
   int kv_heads, head_dim;
-  bool shared;  ///< no outlier channels: one codec for all heads
-  std::vector<TurboCodec> codecs;
+  bool shared = false;  ///< one codec for all heads
+  std::vector<std::shared_ptr<const VectorCodec>> codecs;
+};
+
+/// Head vectors that are coded together with others of their sequence.
+struct HeadBlocks final : SideSimulator::Method {
+  explicit HeadBlocks(std::vector<std::shared_ptr<const VectorCodec>> head_codecs) : codecs(std::move(head_codecs)) {}
+  void round_trip(std::span<float>, std::int64_t, int, std::span<std::uint32_t>) const override { KVQ_ASSERT(false); }
+  std::unique_ptr<VectorBlocks> start() const override { return std::make_unique<VectorBlocks>(codecs); }
+  std::vector<std::shared_ptr<const VectorCodec>> codecs;
 };
 
 std::shared_ptr<const SideSimulator::Method> make_method(const SideQuantizer& quantizer) {
-  if (quantizer.recipe.codebook == CodebookKind::Turbo) return std::make_shared<Turbo>(quantizer);
+  if (quantizer.recipe.codebook == CodebookKind::Turbo)
+    return std::make_shared<HeadVectors>(quantizer, turbo_codecs(quantizer));
+  if (quantizer.recipe.codebook == CodebookKind::Vector) {
+    if (codes_blocks(quantizer.recipe)) return std::make_shared<HeadBlocks>(head_codecs(quantizer));
+    return std::make_shared<HeadVectors>(quantizer, head_codecs(quantizer));
+  }
   if (is_block_format(quantizer.recipe.codebook)) return std::make_shared<BlockFormat>(quantizer);
   if (is_streaming(quantizer.recipe)) return std::make_shared<Streaming>(quantizer);
   return std::make_shared<Grouped>(quantizer);
@@ -249,8 +276,12 @@ SideSimulator::SideSimulator(const SideQuantizer& quantizer)
 }
 
 void SideSimulator::round_trip(std::span<float> x, std::int64_t first_position, int threads,
-                               std::span<std::uint32_t> outliers_per_token) const {
+                               std::span<std::uint32_t> outliers_per_token, VectorBlocks* blocks) const {
   if (x.empty()) return;
+  if (blocks != nullptr) {
+    std::fill(outliers_per_token.begin(), outliers_per_token.end(), 0u);
+    return blocks->append(x, first_position, threads);
+  }
   if (method_) return method_->round_trip(x, first_position, threads, outliers_per_token);
   // Range of the window: from here on a static one.
   SideQuantizer with_range = quantizer_;
@@ -263,6 +294,8 @@ void SideSimulator::round_trip(std::span<float> x, std::int64_t first_position, 
   with_range.upper = std::move(range.upper);
   make_method(with_range)->round_trip(x, first_position, threads, outliers_per_token);
 }
+
+std::unique_ptr<VectorBlocks> SideSimulator::start() const { return method_ ? method_->start() : nullptr; }
 
 void SideSimulator::round_exact(std::span<float> x) const {
   const auto channels = static_cast<std::size_t>(quantizer_.width());

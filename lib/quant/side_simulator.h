@@ -10,6 +10,8 @@
 
 namespace kvq {
 
+class VectorBlocks;
+
 /// Built once per layer and side; const and thread-safe.
 class SideSimulator {
  public:
@@ -20,9 +22,14 @@ class SideSimulator {
   /// Tokens of positions `first_position` on, `[tokens, kv_heads, head_dim]`, finite: replaced by what the cache gives
   /// back. On axis channel-group whole groups, or what there is of them to be coded. With range=window all of the
   /// window that is coded. `outliers_per_token` (may be empty): exact values of each, `[tokens]`, or `[tokens,
-  /// kv_heads]` by kv head. Throws ExactOverflow.
+  /// kv_heads]` by kv head. `blocks`: of the sequence, as start() gave them; for recipes that start() gives some for.
+  /// Throws ExactOverflow.
   void round_trip(std::span<float> x, std::int64_t first_position, int threads,
-                  std::span<std::uint32_t> outliers_per_token = {}) const;
+                  std::span<std::uint32_t> outliers_per_token = {}, VectorBlocks* blocks = nullptr) const;
+
+  /// For a sequence whose tokens are coded together with those before them (codes_blocks()): what it has so far, which
+  /// is nothing. Null for other recipes.
+  std::unique_ptr<VectorBlocks> start() const;
 
   /// What exact tokens become: scaled fp16 and back. Throws ExactOverflow.
   void round_exact(std::span<float> x) const;

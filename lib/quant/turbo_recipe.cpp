@@ -4,6 +4,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/quant/method_words.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
@@ -14,7 +15,7 @@ std::optional<std::string> turbo_problem(const SideRecipe& side) {
     std::vector<std::string> words;
     append_turbo_words(words, options);
     if (words.empty()) return std::nullopt;
-    return fmt::format("{} is for turbo (turbo3); this is {}", words.front(), word_of(kCodebookWords, side.codebook));
+    return fmt::format("{} is for turbo (turbo3); this is {}", words.front(), codebook_name(side));
   }
   if (options.qjl && options.norm != NormRule::Exact) {
     return fmt::format("norm={} corrects the length that codes alone decode to; qjl needs norm=exact",

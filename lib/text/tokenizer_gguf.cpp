@@ -54,6 +54,7 @@ class GgufReader {
                       printable(model)));
     }
     read_tokens();
+    if (model == "llama" && !adds_space_prefix()) blanks_to_marks();
     ids_ = index_tokens(spec_, where_);
     model == "gpt2" ? read_byte_level() : read_sentencepiece();
     read_added();
@@ -90,6 +91,17 @@ class GgufReader {
     }
   }
 
+  bool adds_space_prefix() const { return file_.find_bool("tokenizer.ggml.add_space_prefix").value_or(true); }
+
+  /// llama.cpp's converter writes blanks in user-defined tokens where SentencePiece and tokenizer.json have its mark.
+  void blanks_to_marks() {
+    for (std::size_t id = 0; id < types_.size(); ++id) {
+      std::string& token = spec_.tokens[id];
+      for (std::size_t at = 0; types_[id] == kUserDefined && (at = token.find(' ', at)) != std::string::npos;)
+        token.replace(at, 1, kBlankMark);
+    }
+  }
+
   void read_byte_level() {
     const std::string pre = file_.find_string("tokenizer.ggml.pre").value_or("");
     const auto entry = pre_tokenizers().find(pre);
@@ -122,7 +134,7 @@ class GgufReader {
     }
     spec_.symbols = TokenizerSpec::Symbols::Characters;
     spec_.replace_blanks = true;
-    spec_.prepend_mark = file_.find_bool("tokenizer.ggml.add_space_prefix").value_or(true);
+    spec_.prepend_mark = adds_space_prefix();
     spec_.strip_first_blank = spec_.prepend_mark;
     spec_.adds_bos = true;
     find_byte_tokens(spec_, ids_);
@@ -177,12 +189,16 @@ class GgufReader {
     for (std::size_t id = 0; id < spec_.tokens.size(); ++id) {
       const bool special = types_[id] == kControl || types_[id] == kUnknown;
       if (!special && types_[id] != kUserDefined) continue;
-      if (spec_.symbols == TokenizerSpec::Symbols::Characters &&
-          spec_.tokens[id].find(kBlankMark) != std::string::npos) {
-        damaged(fmt::format("token {} {} is user-defined and holds a blank, which is not supported", id,
-                            printable(spec_.tokens[id])));
+      const bool holds_blank =
+          spec_.symbols == TokenizerSpec::Symbols::Characters && spec_.tokens[id].find(kBlankMark) != std::string::npos;
+      if (holds_blank && spec_.prepend_mark) {
+        damaged(
+            fmt::format("token {} {} is user-defined and holds a blank, which is not supported together with a "
+                        "blank before every text (tokenizer.ggml.add_space_prefix)",
+                        id, printable(spec_.tokens[id])));
       }
       AddedToken token;
+      token.normalized = holds_blank;  // looked for where blanks are marks
       token.id = static_cast<std::int32_t>(id);
       token.content = spec_.tokens[id];
       token.special = special;

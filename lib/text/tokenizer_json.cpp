@@ -121,6 +121,9 @@ void read_pre_tokenizer(const json& component, const std::string& where, Tokeniz
       byte_level = true;
     } else if (type == "Digits") {
       spec.splits.push_back({boolean_of(step, "individual_digits", false, where) ? R"(\p{N})" : R"(\p{N}+)"});
+    } else if (type == "Split" && spec.replace_blanks && step.at("pattern").contains("String") &&
+               step["pattern"]["String"] == " ") {
+      // Gemma's: the normalizer has left no blank to split at.
     } else if (type == "Split") {
       spec.splits.push_back(read_split(step, where));
     } else if (type == "Metaspace" && !spec.metaspace) {

@@ -29,50 +29,100 @@ DeltaCodec::DeltaCodec(std::shared_ptr<const VectorCodec> deltas, std::shared_pt
   anchor_bytes_ = zero_block_bytes(*anchors_, 1);
 }
 
-void DeltaCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const { encode_rows(x, out, nullptr); }
+/// The newest block: what it holds so far, and the last row as it decodes.
+class DeltaCodec::Block final : public OpenBlock {
+ public:
+  explicit Block(const DeltaCodec& codec)
+      : codec_(codec),
+        delta_(static_cast<std::size_t>(codec.dim())),
+        decoded_(delta_.size()),
+        predecessor_(delta_.size()) {}
 
-std::vector<float> DeltaCodec::deltas_of(std::span<const float> x) const {
-  std::vector<std::byte> bytes;
-  std::vector<float> kept;
-  encode_rows(x, bytes, &kept);
-  return kept;
-}
-
-void DeltaCodec::encode_rows(std::span<const float> x, std::vector<std::byte>& out, std::vector<float>* kept) const {
-  const std::int64_t rows = check_rows(x, dim());
-  const std::size_t channels = static_cast<std::size_t>(dim());
-  std::vector<float> delta(channels), decoded(channels), predecessor(channels);
-  std::size_t flags = 0;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const auto values = x.subspan(static_cast<std::size_t>(row) * channels, channels);
-    const std::int64_t in_block = row % options_.anchor;
-    if (in_block == 0) {
-      flags = out.size();
-      out.resize(flags + static_cast<std::size_t>((std::min<std::int64_t>(options_.anchor, rows - row) + 7) / 8));
-    }
-    bool anchor = in_block == 0;
-    if (!anchor) {
-      for (std::size_t channel = 0; channel < channels; ++channel)
-        delta[channel] = values[channel] - predecessor[channel];
-      anchor = !(row_norm(delta) <= static_cast<double>(options_.threshold) * row_norm(values));
-    }
-    const std::size_t begin = out.size();
-    try {
-      (anchor ? anchors_ : deltas_)->encode(anchor ? values : std::span<const float>(delta), out);
-    } catch (const Error& error) {
-      fail(error.kind(), fmt::format("delta coding, row {}, coded alone: {}", row, error.what()));
-    }
-    const std::size_t expected = anchor ? anchor_bytes_ : delta_bytes_;
-    KVQ_ASSERT(out.size() - begin == expected);
-    (anchor ? anchors_ : deltas_)->decode(std::span<const std::byte>(out).subspan(begin), decoded);
-    if (anchor) {
-      predecessor = decoded;
-      out[flags + static_cast<std::size_t>(in_block / 8)] |= static_cast<std::byte>(1u << (in_block % 8));
-    } else {
-      for (std::size_t channel = 0; channel < channels; ++channel) predecessor[channel] += decoded[channel];
-      if (kept) kept->insert(kept->end(), delta.begin(), delta.end());
+  void append(std::span<const float> x, std::span<float> decoded) override {
+    const std::int64_t rows = check_rows(x, codec_.dim());
+    const std::size_t channels = delta_.size();
+    for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+      append_row(x.subspan(row * channels, channels));
+      if (!decoded.empty()) std::copy(predecessor_.begin(), predecessor_.end(), decoded.begin() + row * channels);
     }
   }
+
+  /// False: the row became an anchor, and delta() says nothing.
+  bool append_row(std::span<const float> values) {
+    const std::size_t channels = delta_.size();
+    bool anchor = rows_ == 0;
+    if (!anchor) {
+      for (std::size_t channel = 0; channel < channels; ++channel)
+        delta_[channel] = values[channel] - predecessor_[channel];
+      anchor = !(row_norm(delta_) <= static_cast<double>(codec_.options_.threshold) * row_norm(values));
+    }
+    const VectorCodec& rows = anchor ? *codec_.anchors_ : *codec_.deltas_;
+    const std::size_t begin = bytes_.size();
+    try {
+      rows.encode(anchor ? values : std::span<const float>(delta_), bytes_);
+    } catch (const VectorOverflow& overflow) {
+      throw overflow.moved(rows_);
+    }
+    KVQ_ASSERT(bytes_.size() - begin == (anchor ? codec_.anchor_bytes_ : codec_.delta_bytes_));
+    rows.decode(std::span<const std::byte>(bytes_).subspan(begin), decoded_);
+    if (rows_ % 8 == 0) flags_.push_back(std::byte{0});
+    if (anchor) {
+      predecessor_ = decoded_;
+      flags_.back() |= static_cast<std::byte>(1u << (rows_ % 8));
+    } else {
+      for (std::size_t channel = 0; channel < channels; ++channel) predecessor_[channel] += decoded_[channel];
+    }
+    ++rows_;
+    return !anchor;
+  }
+  const std::vector<float>& delta() const { return delta_; }
+
+  std::int64_t rows() const override { return rows_; }
+  void close(std::vector<std::byte>& out) const override {
+    out.insert(out.end(), flags_.begin(), flags_.end());
+    out.insert(out.end(), bytes_.begin(), bytes_.end());
+  }
+
+ private:
+  const DeltaCodec& codec_;
+  std::vector<float> delta_, decoded_, predecessor_;
+  std::vector<std::byte> flags_, bytes_;
+  std::int64_t rows_ = 0;
+};
+
+template <typename Visit>
+void DeltaCodec::for_each_block(std::span<const float> x, Visit visit) const {
+  const std::int64_t rows = check_rows(x, dim()), channels = dim();
+  for (std::int64_t first = 0; first < rows; first += options_.anchor) {
+    const std::int64_t count = std::min<std::int64_t>(options_.anchor, rows - first);
+    Block block(*this);
+    try {
+      visit(block, x.subspan(static_cast<std::size_t>(first * channels), static_cast<std::size_t>(count * channels)));
+    } catch (const VectorOverflow& overflow) {
+      throw overflow.moved(first);
+    }
+  }
+}
+
+std::unique_ptr<OpenBlock> DeltaCodec::open_block() const { return std::make_unique<Block>(*this); }
+
+void DeltaCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
+  for_each_block(x, [&](Block& block, std::span<const float> rows) {
+    block.append(rows, {});
+    block.close(out);
+  });
+}
+
+std::vector<float> DeltaCodec::deltas_of(std::span<const float> x) const {
+  std::vector<float> kept;
+  const std::size_t channels = static_cast<std::size_t>(dim());
+  for_each_block(x, [&](Block& block, std::span<const float> rows) {
+    for (std::size_t at = 0; at < rows.size(); at += channels) {
+      if (block.append_row(rows.subspan(at, channels)))
+        kept.insert(kept.end(), block.delta().begin(), block.delta().end());
+    }
+  });
+  return kept;
 }
 
 void DeltaCodec::decode(std::span<const std::byte> bytes, std::span<float> x) const {

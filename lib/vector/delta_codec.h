@@ -30,14 +30,17 @@ class DeltaCodec : public VectorCodec {
   std::int64_t block_rows() const override { return options_.anchor; }
   void encode(std::span<const float> x, std::vector<std::byte>& out) const override;
   void decode(std::span<const std::byte> bytes, std::span<float> x) const override;
+  std::unique_ptr<OpenBlock> open_block() const override;
 
   /// The deltas that encode() would quantize, for fitting their codec: `[rows, dim]`, rows that become anchors left
   /// out.
   std::vector<float> deltas_of(std::span<const float> x) const;
 
  private:
-  /// Encodes; where `kept` is given, appends the deltas that were taken.
-  void encode_rows(std::span<const float> x, std::vector<std::byte>& out, std::vector<float>* kept) const;
+  class Block;
+  /// Calls visit(block, x of the block) for each.
+  template <typename Visit>
+  void for_each_block(std::span<const float> x, Visit visit) const;
 
   std::shared_ptr<const VectorCodec> deltas_, anchors_;
   DeltaOptions options_;

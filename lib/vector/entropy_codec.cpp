@@ -45,25 +45,55 @@ EntropyCodec::EntropyCodec(std::shared_ptr<const ScalarCodec> scalar, EntropyTab
     fail(ErrorKind::Io, fmt::format("entropy table: not one of all {} levels", scalar_->levels().size()));
 }
 
+class EntropyCodec::Page final : public OpenBlock {
+ public:
+  explicit Page(const EntropyCodec& codec) : codec_(codec) {}
+
+  void append(std::span<const float> x, std::span<float> decoded) override {
+    const ScalarCodec& scalar = *codec_.scalar_;
+    const std::size_t rows = static_cast<std::size_t>(check_rows(x, scalar.dim()));
+    const std::size_t channels = static_cast<std::size_t>(scalar.dim());
+    for (std::size_t row = 0; row < rows; ++row) {
+      codes_.resize(codes_.size() + channels);
+      const auto codes = std::span<std::uint8_t>(codes_).last(channels);
+      const auto values = x.subspan(row * channels, channels);
+      scales_.push_back(scalar.quantize(values, static_cast<std::int64_t>(scales_.size()), codes));
+      if (!decoded.empty()) scalar.restore(scales_.back(), codes, decoded.subspan(row * channels, channels));
+    }
+  }
+  std::int64_t rows() const override { return static_cast<std::int64_t>(scales_.size()); }
+
+  void close(std::vector<std::byte>& out) const override {
+    for (const std::uint16_t scale : scales_) put_half(scale, out);
+    const std::size_t mode = out.size();
+    out.push_back(kCodedPage);
+    std::visit([&](const auto& coder) { coder.encode(codes_, out); }, codec_.table_);
+    const int bits = codec_.scalar_->bits();
+    if (out.size() - mode - 1 < packed_bytes(codes_.size(), bits)) return;
+    out.resize(mode);
+    out.push_back(kPackedPage);
+    pack_bits(codes_, bits, out);
+  }
+
+ private:
+  const EntropyCodec& codec_;
+  std::vector<std::uint16_t> scales_;
+  std::vector<std::uint8_t> codes_;
+};
+
+std::unique_ptr<OpenBlock> EntropyCodec::open_block() const { return std::make_unique<Page>(*this); }
+
 void EntropyCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
   const std::size_t rows = static_cast<std::size_t>(check_rows(x, dim()));
   const std::size_t channels = static_cast<std::size_t>(dim()), page = static_cast<std::size_t>(page_);
-  std::vector<std::uint8_t> codes;
   for (std::size_t first = 0; first < rows; first += page) {
-    const std::size_t count = std::min(page, rows - first);
-    codes.resize(count * channels);
-    for (std::size_t row = 0; row < count; ++row) {
-      put_half(scalar_->quantize(x.subspan((first + row) * channels, channels), static_cast<std::int64_t>(first + row),
-                                 std::span<std::uint8_t>(codes).subspan(row * channels, channels)),
-               out);
+    Page open(*this);
+    try {
+      open.append(x.subspan(first * channels, std::min(page, rows - first) * channels), {});
+    } catch (const VectorOverflow& overflow) {
+      throw overflow.moved(static_cast<std::int64_t>(first));
     }
-    const std::size_t mode = out.size();
-    out.push_back(kCodedPage);
-    std::visit([&](const auto& coder) { coder.encode(codes, out); }, table_);
-    if (out.size() - mode - 1 < packed_bytes(codes.size(), scalar_->bits())) continue;
-    out.resize(mode);
-    out.push_back(kPackedPage);
-    pack_bits(codes, scalar_->bits(), out);
+    open.close(out);
   }
 }
 

@@ -31,8 +31,12 @@ class EntropyCodec : public VectorCodec {
   std::int64_t block_rows() const override { return page_; }
   void encode(std::span<const float> x, std::vector<std::byte>& out) const override;
   void decode(std::span<const std::byte> bytes, std::span<float> x) const override;
+  /// Holds codes; they are entropy coded when it is closed.
+  std::unique_ptr<OpenBlock> open_block() const override;
 
  private:
+  class Page;
+
   std::shared_ptr<const ScalarCodec> scalar_;
   EntropyTable table_;
   int page_;

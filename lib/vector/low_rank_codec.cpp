@@ -81,8 +81,8 @@ void LowRankCodec::encode(std::span<const float> x, std::vector<std::byte>& out)
     const auto values = x.subspan(first * channels, count * channels);
     try {
       base_->encode(values, out);
-    } catch (const Error& error) {
-      fail(error.kind(), fmt::format("page from row {} on: {}", first, error.what()));
+    } catch (const VectorOverflow& overflow) {
+      throw overflow.moved(static_cast<std::int64_t>(first));
     }
     std::vector<float> decoded(values.size());
     KVQ_ASSERT(out.size() - begin == count * row_bytes_);

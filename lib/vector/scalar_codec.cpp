@@ -64,11 +64,14 @@ int scale_exponent(std::span<const float> sample, int dim, RowScale scale) {
 std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, int exponent, std::int64_t row) {
   const RowMeasure measure = measure_row(values, scale);
   const std::uint16_t half = float_to_half(static_cast<float>(std::ldexp(measure.size, -exponent)));
-  if (half >= 0x7c00u)
-    fail(ErrorKind::Numeric,
-         fmt::format("row {}: its {} is {:.6g}, and scales end at {:.6g}; its largest value is {:.6g} in channel {}",
-                     row, scale == RowScale::Norm ? "norm" : "largest magnitude", measure.size,
-                     std::ldexp(static_cast<double>(kHalfMax), exponent), values[measure.largest], measure.largest));
+  if (half >= 0x7c00u) {
+    const double limit = std::ldexp(static_cast<double>(kHalfMax), exponent);
+    throw VectorOverflow(
+        row, static_cast<int>(measure.largest), values[measure.largest], static_cast<float>(limit),
+        fmt::format("its {} is {:.6g}, and scales end at {:.6g}; its largest value is {:.6g} in channel {}",
+                    scale == RowScale::Norm ? "norm" : "largest magnitude", measure.size, limit,
+                    values[measure.largest], measure.largest));
+  }
   return row_scale(half, exponent) > 0 ? half : std::uint16_t{0};
 }
 

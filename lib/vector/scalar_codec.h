@@ -30,7 +30,7 @@ inline constexpr int kLeastScaleExponent = -150, kLargestScaleExponent = 112;
 /// The exponent that leaves the largest scale of `sample` a factor of 2^7 below what fp16 holds.
 int scale_exponent(std::span<const float> sample, int dim, RowScale scale);
 
-/// Scale of a row as it is stored. Throws Numeric naming `row` beyond what fp16 holds.
+/// Scale of a row as it is stored. Throws VectorOverflow naming `row` beyond what fp16 holds.
 std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, int exponent, std::int64_t row);
 /// What it stands for; 0 also where that is below the least normal float, which has no inverse.
 float row_scale(std::uint16_t half, int exponent);

@@ -26,20 +26,14 @@ std::uint16_t get_half(const std::byte* in) {
 
 bool is_length(std::uint16_t half) { return half < 0x7c00u; }
 
-std::string overflow_message(std::int64_t row, int channel, float value, float limit) {
-  return fmt::format("row {}: the norm does not fit fp16 with its exponent; channel {} has {}, norms up to {:.6g} fit",
-                     row, channel, value, limit);
+[[noreturn]] void overflow(std::int64_t row, int channel, float value, float limit) {
+  throw VectorOverflow(row, channel, value, limit,
+                       fmt::format("the norm does not fit fp16 with its exponent; channel {} has {}, norms up to "
+                                   "{:.6g} fit",
+                                   channel, value, limit));
 }
 
 }  // namespace
-
-VectorOverflow::VectorOverflow(std::int64_t overflow_row, int overflow_channel, float overflow_value,
-                               float overflow_limit)
-    : Error(ErrorKind::Numeric, overflow_message(overflow_row, overflow_channel, overflow_value, overflow_limit)),
-      row(overflow_row),
-      channel(overflow_channel),
-      value(overflow_value),
-      limit(overflow_limit) {}
 
 struct TurboCodec::Scratch {
   std::vector<float> y, z, rounded;
@@ -116,7 +110,7 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
     if (!is_length(half)) {
       const auto begin = x.begin() + row * dim_, end = begin + dim_;
       const auto largest = std::max_element(begin, end, [](float a, float b) { return std::abs(a) < std::abs(b); });
-      throw VectorOverflow(first + row, static_cast<int>(largest - begin), *largest, std::ldexp(kHalfMax, exponent_));
+      overflow(first + row, static_cast<int>(largest - begin), *largest, std::ldexp(kHalfMax, exponent_));
     }
     put_half(out + row * row_bytes_, half);
     const float inverse = half == 0 ? 0.0f : 1.0f / half_to_float(half);

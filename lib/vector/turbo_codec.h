@@ -67,16 +67,6 @@ TurboSizes turbo_sizes(const TurboOptions& options, int bits, int dim);
 void check_turbo_dim(const TurboOptions& options, int dim);
 TurboTables make_turbo_tables(const TurboOptions& options, int bits, int dim);
 
-/// Numeric error: a row that the exponent leaves no fp16 for.
-class VectorOverflow : public Error {
- public:
-  VectorOverflow(std::int64_t overflow_row, int overflow_channel, float overflow_value, float overflow_limit);
-  std::int64_t row;
-  int channel;  ///< of the largest magnitude in the row
-  float value;
-  float limit;  ///< largest norm that fits
-};
-
 class TurboCodec : public VectorCodec {
  public:
   /// `outliers`: ascending channels of the second part, if there is one. exponent in [-126, 127]. Throws Mismatch for

@@ -79,10 +79,7 @@ struct VectorParser {
       return;
     }
     if (bare || !known(name, argument)) {
-      const auto words = is(VectorMethod::Scalar)  ? kScalarWords
-                         : is(VectorMethod::Delta) ? kDeltaWords
-                                                   : kProductWords;
-      refuse(fmt::format("unknown word '{}'; known here: {}", text, words));
+      refuse(fmt::format("unknown word '{}'; known here: {}", text, known_vector_words(recipe)));
     }
   }
 
@@ -149,31 +146,83 @@ VectorRecipe parse_vector_recipe(const std::string& text) {
   return parser.recipe;
 }
 
-std::string short_form(const VectorRecipe& recipe) {
+namespace {
+
+/// `all`: also what is the default, where it says something.
+std::vector<std::string> spell(const VectorRecipe& recipe, bool all) {
   const VectorRecipe usual;
   std::vector<std::string> words;
-  std::string head = "pq";
+  const auto add = [&](bool differs, std::string word) {
+    if (all || differs) words.push_back(std::move(word));
+  };
   if (recipe.method == VectorMethod::Product) {
-    if (recipe.subspaces != usual.subspaces) words.push_back(fmt::format("m={}", recipe.subspaces));
-    if (recipe.bits != 8) words.push_back(fmt::format("bits={}", recipe.bits));
+    add(recipe.subspaces != usual.subspaces, fmt::format("m={}", recipe.subspaces));
+    add(recipe.bits != 8, fmt::format("bits={}", recipe.bits));
     if (recipe.norm) words.push_back("norm");
   } else {
-    head = fmt::format("{}{}", recipe.method == VectorMethod::Scalar ? "scalar" : "delta", recipe.bits);
-    if (recipe.scale != usual.scale) words.push_back("scale=max");
-    if (recipe.even_levels) words.push_back("levels=even");
+    add(recipe.scale != usual.scale, recipe.scale == RowScale::Max ? "scale=max" : "scale=norm");
+    add(recipe.even_levels, recipe.even_levels ? "levels=even" : "levels=fit");
   }
   if (recipe.method == VectorMethod::Delta) {
-    if (recipe.anchor != usual.anchor) words.push_back(fmt::format("anchor={}", recipe.anchor));
-    if (recipe.threshold != usual.threshold)
-      words.push_back(fmt::format("threshold={}", static_cast<float>(recipe.threshold)));
-    if (recipe.anchor_bits != 0) words.push_back(fmt::format("abits={}", recipe.anchor_bits));
+    add(recipe.anchor != usual.anchor, fmt::format("anchor={}", recipe.anchor));
+    add(recipe.threshold != usual.threshold, fmt::format("threshold={}", static_cast<float>(recipe.threshold)));
+    add(recipe.anchor_bits != 0, fmt::format("abits={}", recipe.anchor_bits > 0 ? recipe.anchor_bits : recipe.bits));
   }
-  if (recipe.low_rank > 0) words.push_back(fmt::format("lowrank={}", recipe.low_rank));
-  if (recipe.factor_bits != usual.factor_bits) words.push_back(fmt::format("fbits={}", recipe.factor_bits));
+  if (recipe.low_rank > 0) {
+    words.push_back(fmt::format("lowrank={}", recipe.low_rank));
+    add(recipe.factor_bits != usual.factor_bits, fmt::format("fbits={}", recipe.factor_bits));
+  }
   if (recipe.entropy != EntropyWord::None)
     words.push_back(recipe.entropy == EntropyWord::Rans ? "entropy=rans" : "entropy=huffman");
-  if (recipe.page != usual.page) words.push_back(fmt::format("page={}", recipe.page));
+  if (recipe.low_rank > 0 || recipe.entropy != EntropyWord::None)
+    add(recipe.page != usual.page, fmt::format("page={}", recipe.page));
+  return words;
+}
+
+std::string join(const std::string& head, const std::vector<std::string>& words) {
   return words.empty() ? head : fmt::format("{}:{}", head, fmt::join(words, ","));
+}
+
+}  // namespace
+
+std::string vector_head(const VectorRecipe& recipe) {
+  if (recipe.method == VectorMethod::Product) return "pq";
+  return fmt::format("{}{}", recipe.method == VectorMethod::Scalar ? "scalar" : "delta", recipe.bits);
+}
+
+std::vector<std::string> vector_words(const VectorRecipe& recipe) { return spell(recipe, false); }
+
+std::string short_form(const VectorRecipe& recipe) { return join(vector_head(recipe), spell(recipe, false)); }
+
+std::string long_form(const VectorRecipe& recipe) { return join(vector_head(recipe), spell(recipe, true)); }
+
+bool is_vector_head(std::string_view text) {
+  if (text == "pq") return true;
+  if (text.empty() || text.back() < '1' || text.back() > '8') return false;
+  text.remove_suffix(1);
+  return text == "scalar" || text == "delta";
+}
+
+std::string_view known_vector_words(const VectorRecipe& recipe) {
+  return recipe.method == VectorMethod::Scalar  ? kScalarWords
+         : recipe.method == VectorMethod::Delta ? kDeltaWords
+                                                : kProductWords;
+}
+
+bool is_vector_word(const VectorRecipe& recipe, std::string_view name) {
+  std::string_view words = known_vector_words(recipe);
+  for (;;) {
+    const std::string_view word = words.substr(0, words.find(", "));
+    if (!name.empty() && word.substr(0, word.find('=')) == name) return true;
+    if (word.size() == words.size()) return false;
+    words.remove_prefix(word.size() + 2);
+  }
+}
+
+void check_vector_dim(const VectorRecipe& recipe, int dim) {
+  if (recipe.method == VectorMethod::Product && dim % recipe.subspaces != 0)
+    fail(ErrorKind::Usage,
+         fmt::format("pq: m={} subspaces for rows of {} channels; m must divide them", recipe.subspaces, dim));
 }
 
 }  // namespace kvq

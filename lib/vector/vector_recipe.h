@@ -27,6 +27,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <kvq/vector/scalar_codec.h>
@@ -58,6 +59,20 @@ VectorRecipe parse_vector_recipe(const std::string& text);
 
 /// parse_vector_recipe(short_form(r)) == r, defaults left out.
 std::string short_form(const VectorRecipe& recipe);
+/// The same with all words that say something, so that it stands whatever defaults become.
+std::string long_form(const VectorRecipe& recipe);
+
+/// The parts of the short form: "delta3", and what follows its colon.
+std::string vector_head(const VectorRecipe& recipe);
+std::vector<std::string> vector_words(const VectorRecipe& recipe);
+/// Whether `text` is such a head: scalarB, deltaB, pq; the words that its method takes, for messages, and whether
+/// `name` is one of them.
+bool is_vector_head(std::string_view text);
+std::string_view known_vector_words(const VectorRecipe& recipe);
+bool is_vector_word(const VectorRecipe& recipe, std::string_view name);
+
+/// Throws Usage for rows that the recipe cannot cut.
+void check_vector_dim(const VectorRecipe& recipe, int dim);
 
 /// What is learned from: rows like those to come, consecutive for delta.
 struct VectorSample {

@@ -112,6 +112,7 @@ std::unique_ptr<VectorCodec> take_product(ByteReader& reader, const VectorRecipe
 std::vector<std::byte> train_vector_tables(const VectorRecipe& recipe, int dim, const VectorSample& sample) {
   if (recipe.method != VectorMethod::Product && !(sample.row_weights.empty() && sample.channel_weights.empty()))
     fail(ErrorKind::Usage, fmt::format("vector recipe '{}': only pq is fitted with weights", short_form(recipe)));
+  check_vector_dim(recipe, dim);
   std::vector<std::byte> tables;
   int exponent = 0;
   if (recipe.method != VectorMethod::Product) {

@@ -3,7 +3,7 @@
     python expected_tiny.py [--models tests/data/tiny] [--out tests/golden]
 
 Writes tiny_<name>.json: ids; logits [tokens, vocab]; loss = mean next-token cross-entropy; per layer key and value =
-outputs of k_proj and v_proj (before RoPE, after bias) and key_grad and value_grad = d loss / d element, all
+outputs of k_proj, or of k_norm where there is one, and v_proj (before RoPE, after bias) and key_grad and value_grad = d loss / d element, all
 [tokens, kv_heads, head_dim] in Hugging Face's channel order; greedy = the 8 ids that follow. Arrays are
 {"shape", "data"} with data flat, row by row, seven significant digits. Before anything is written, attention by
 "eager" and "sdpa" and a run in fp64 must agree, and so must the weights read back from folder and GGUF.
@@ -34,8 +34,8 @@ def make_ids(v):
     rng = np.random.Generator(np.random.PCG64(7 + len(v["name"])))
     ids = rng.integers(3, make_tiny.VOCAB, TOKENS)
     ids[20:32] = ids[4:16]
-    if v["tokenizer"] in ("llama3", "sentencepiece"):
-        ids[0] = 1  # begin of sequence
+    if v["tokenizer"] in ("llama3", "sentencepiece", "gemma"):
+        ids[0] = make_tiny.bos_and_eos(v)[0]  # begin of sequence
     return [int(value) for value in ids]
 
 
@@ -51,7 +51,8 @@ def run(model, ids):
 
     hooks = []
     for layer, block in enumerate(model.model.layers):
-        hooks.append(block.self_attn.k_proj.register_forward_hook(keep((layer, "key"))))
+        keys = getattr(block.self_attn, "k_norm", block.self_attn.k_proj)
+        hooks.append(keys.register_forward_hook(keep((layer, "key"))))
         hooks.append(block.self_attn.v_proj.register_forward_hook(keep((layer, "value"))))
     batch = torch.tensor([ids])
     logits = model(batch, use_cache=False).logits[0]
@@ -61,8 +62,10 @@ def run(model, ids):
         hook.remove()
     result = {"logits": logits.detach(), "loss": loss.detach()}
     for (layer, side), tensor in kept.items():
-        result[f"{layer}.{side}"] = tensor.detach()[0]
-        result[f"{layer}.{side}_grad"] = tensor.grad[0]
+        # Gemma's norm comes after the heads have been moved to the front.
+        by_token = (lambda x: x.transpose(1, 2)) if tensor.dim() == 4 and tensor.shape[1] != len(ids) else lambda x: x
+        result[f"{layer}.{side}"] = by_token(tensor.detach())[0]
+        result[f"{layer}.{side}_grad"] = by_token(tensor.grad)[0]
     return {key: value.double().numpy() for key, value in result.items()}
 
 
@@ -85,16 +88,20 @@ def check_gguf(v, folder):
     """Folder and un-permuted GGUF must hold the same weights. That the permutation itself is llama.cpp's is shown by
     expected_smollm2.py, which undoes it on a published file."""
     weights = make_tiny.make_weights(v)
-    reader = gguf.GGUFReader(folder / "model.gguf")
-    stored = {tensor.name: tensor.data for tensor in reader.tensors}
+    reader = gguf.GGUFReader(folder / "model.gguf") if make_tiny.has_gguf(v) else None
+    stored = {tensor.name: tensor.data for tensor in reader.tensors} if reader else {}
     state = load(folder / "hf", "eager", torch.float32).state_dict()
     for name, value in weights.items():
-        data = stored[make_tiny.gguf_name(name)]
-        for side, heads in (("q", v["heads"]), ("k", v["kv_heads"])):
-            if f".{side}_proj." in name:
-                data = data.reshape(heads, -1, 2, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape)
-        assert np.array_equal(data, value), name
         assert np.array_equal(state[name].numpy(), value), name
+        if reader is None:
+            continue
+        data = stored[make_tiny.gguf_tensor(v, name, value)[0]]
+        for side, heads in (("q", v["heads"]), ("k", v["kv_heads"])):
+            if f".{side}_proj." in name and v["model_type"] in ("llama", "mistral"):
+                data = data.reshape(heads, -1, 2, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape)
+        if v["model_type"] == "gemma3_text" and "norm.weight" in name:
+            value = value + np.float32(1)
+        assert np.array_equal(data, value), name
 
 
 def packed(array, shape=None):

@@ -1,9 +1,10 @@
-"""Writes the tiny Llama-block models of the tests: the same weights as a Hugging Face folder and as a GGUF.
+"""Writes the tiny models of the tests: the same weights as a Hugging Face folder and as a GGUF.
 
     python make_tiny.py [--out tests/data/tiny] [--dequant tests/golden/dequant]
 
 All numbers come from seeded numpy. GGUF tensors are F32, with the rows of Q and K (weights and biases) interleaved
-as llama.cpp's converter does for the llama architecture; Hugging Face's order has RoPE pairs j and j + head_dim/2.
+as llama.cpp's converter does for the llama architecture alone; Hugging Face's order has RoPE pairs j and j +
+head_dim/2. Norm weights of gemma3 are w in the folder and w + 1 in the GGUF.
 With --dequant also one small blob per GGUF tensor type and the floats that the gguf package decodes from it.
 """
 
@@ -32,7 +33,7 @@ def variant(name, **changes):
     base = dict(
         name=name, model_type="llama", hidden=32, heads=4, kv_heads=4, head_dim=8, ffn=64, layers=2, tied=True,
         bias=False, theta=10000.0, eps=1e-5, rope_factor=None, rope_style="scaling", store="F32", shards=1,
-        tokenizer="smollm",
+        tokenizer="smollm", window=None, nth_sees_all=None, query_scalar=None,
     )
     return {**base, **changes}
 
@@ -45,6 +46,15 @@ VARIANTS = [
             tokenizer="gpt2"),
     variant("mqa", kv_heads=1, tokenizer="qwen2"),
     variant("headdim", hidden=36, heads=3, kv_heads=3, head_dim=16, ffn=32, store="F16"),
+    variant("qwen2", model_type="qwen2", kv_heads=2, ffn=40, bias=True, theta=1e6, eps=1e-6, store="BF16",
+            tokenizer="qwen2"),
+    variant("qwen3", model_type="qwen3", hidden=24, kv_heads=2, head_dim=16, ffn=40, tied=False, theta=1e6, eps=1e-6,
+            tokenizer="qwen2"),
+    # query_scalar is head_dim, as a GGUF of 7 layers implies; the second variant's differs, so it is a folder alone.
+    variant("gemma3", model_type="gemma3_text", hidden=24, kv_heads=2, head_dim=16, ffn=40, layers=7, theta=1e6, eps=1e-6,
+            store="BF16", rope_factor=4.0, window=8, nth_sees_all=6, query_scalar=16, tokenizer="gemma"),
+    variant("gemma3-types", model_type="gemma3_text", hidden=24, kv_heads=1, head_dim=16, ffn=40, layers=3, theta=1e5,
+            eps=1e-6, rope_style="parameters", window=5, nth_sees_all=2, query_scalar=10, tokenizer="gemma"),
     variant("mistral", model_type="mistral", kv_heads=2, ffn=48, tied=False, store="F16", tokenizer="sentencepiece"),
 ]
 
@@ -68,9 +78,10 @@ def make_weights(v):
     def normal(shape, std):
         return rng.standard_normal(shape) * std
 
-    def norm():
-        return 1.0 + normal(hidden, 0.2)
+    def norm(width=hidden, more=0.0):
+        return (0.0 if v["model_type"] == "gemma3_text" else 1.0) + more + normal(width, 0.2)
 
+    qk_norm, gemma = v["model_type"] in ("qwen3", "gemma3_text"), v["model_type"] == "gemma3_text"
     weights = {"model.embed_tokens.weight": normal((VOCAB, hidden), 0.35)}
     for layer in range(v["layers"]):
         at = f"model.layers.{layer}."
@@ -82,8 +93,16 @@ def make_weights(v):
         weights[at + "self_attn.o_proj.weight"] = normal((hidden, q_dim), 1.0 / np.sqrt(q_dim))
         if v["bias"]:
             for side, size, std in (("q", q_dim, 0.5), ("k", kv_dim, 1.0), ("v", kv_dim, 0.3), ("o", hidden, 0.1)):
+                if side == "o" and v["model_type"] == "qwen2":
+                    continue
                 weights[at + f"self_attn.{side}_proj.bias"] = normal(size, std)
+        if qk_norm:
+            weights[at + "self_attn.q_norm.weight"] = norm(v["head_dim"], 0.5)
+            weights[at + "self_attn.k_norm.weight"] = norm(v["head_dim"], 0.5)
         weights[at + "post_attention_layernorm.weight"] = norm()
+        if gemma:
+            weights[at + "pre_feedforward_layernorm.weight"] = norm()
+            weights[at + "post_feedforward_layernorm.weight"] = norm()
         weights[at + "mlp.gate_proj.weight"] = normal((ffn, hidden), 1.0 / np.sqrt(hidden))
         weights[at + "mlp.up_proj.weight"] = normal((ffn, hidden), 1.0 / np.sqrt(hidden))
         weights[at + "mlp.down_proj.weight"] = normal((hidden, ffn), 1.0 / np.sqrt(ffn))
@@ -93,10 +112,18 @@ def make_weights(v):
     return {name: stored_precision(value, v["store"]) for name, value in weights.items()}
 
 
+def bos_and_eos(v):
+    return {"sentencepiece": (1, 2), "llama3": (1, 2), "gemma": (2, 1)}.get(v["tokenizer"], (0, 0))
+
+
+CLASSES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+           "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+
+
 def hf_config(v):
-    bos, eos = (1, 2) if v["tokenizer"] in ("sentencepiece", "llama3") else (0, 0)
+    bos, eos = bos_and_eos(v)
     config = {
-        "architectures": ["MistralForCausalLM" if v["model_type"] == "mistral" else "LlamaForCausalLM"],
+        "architectures": [CLASSES[v["model_type"]]],
         "model_type": v["model_type"],
         "vocab_size": VOCAB,
         "hidden_size": v["hidden"],
@@ -116,6 +143,20 @@ def hf_config(v):
         config["head_dim"] = v["head_dim"]
     if v["model_type"] == "mistral":
         config["sliding_window"] = None
+    elif v["model_type"] in ("qwen2", "qwen3"):  # as their files are: a window that is not used
+        config.update(use_sliding_window=False, sliding_window=4096, max_window_layers=1)
+    elif v["model_type"] == "gemma3_text":
+        del config["hidden_act"]
+        config.update(hidden_activation="gelu_pytorch_tanh", sliding_window=v["window"], rope_local_base_freq=10000.0,
+                      query_pre_attn_scalar=v["query_scalar"], attention_bias=False)
+        if v["rope_style"] == "parameters":
+            config["layer_types"] = ["full_attention" if (layer + 1) % v["nth_sees_all"] == 0 else "sliding_attention"
+                                     for layer in range(v["layers"])]
+            config["rope_parameters"] = {
+                "full_attention": {"rope_type": "default", "rope_theta": v["theta"]},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            }
+            return config
     else:
         config["attention_bias"] = v["bias"]
         config["mlp_bias"] = False
@@ -123,7 +164,8 @@ def hf_config(v):
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": v["theta"]}
     else:
         config["rope_theta"] = v["theta"]
-        config["rope_scaling"] = {"type": "linear", "factor": v["rope_factor"]} if v["rope_factor"] else None
+        word = "rope_type" if v["model_type"] == "gemma3_text" else "type"
+        config["rope_scaling"] = {word: "linear", "factor": v["rope_factor"]} if v["rope_factor"] else None
     return config
 
 
@@ -146,8 +188,23 @@ def sentencepiece_vocab():
     return pieces, scores
 
 
+def gemma_vocab():
+    pieces, scores = sentencepiece_vocab()
+    runs = ["\n", "\n\n", "\u2581" * 2, "\u2581" * 3, "\u2581" * 4]
+    head = [("<pad>", tok.CONTROL), ("<eos>", tok.CONTROL), ("<bos>", tok.CONTROL), ("<unk>", tok.UNKNOWN)]
+    head += [(run, tok.USER_DEFINED) for run in runs]
+    kept = [(text, score) for (text, kind), score in zip(pieces, scores) if kind == tok.NORMAL and text not in runs]
+    kept = kept[: VOCAB - len(head) - 256]
+    pieces = head + [piece for piece in pieces if piece[1] == tok.BYTE] + [(text, tok.NORMAL) for text, _ in kept]
+    assert len(pieces) == VOCAB
+    return pieces, [0.0] * (len(head) + 256) + [score for _, score in kept]
+
+
 def write_tokenizer(v, folder):
-    if v["tokenizer"] == "sentencepiece":
+    if v["tokenizer"] == "gemma":
+        document = tok.gemma_json(*gemma_vocab(), (2, "<bos>"))
+        config = {"add_bos_token": True, "bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    elif v["tokenizer"] == "sentencepiece":
         pieces, scores = sentencepiece_vocab()
         document = tok.sentencepiece_json(pieces, scores, (1, "<s>"))
         config = {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -202,7 +259,10 @@ def interleave_rope(value, heads):
     return value.reshape(heads, 2, value.shape[0] // heads // 2, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
 
 
+GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}
 GGUF_NAMES = {
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
@@ -211,16 +271,34 @@ GGUF_OUTER = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weig
               "lm_head.weight": "output.weight"}
 
 
-def gguf_name(name):
+def gguf_name(name, gemma=False):
     if name in GGUF_OUTER:
         return GGUF_OUTER[name]
     _, _, layer, rest = name.split(".", 3)
     part, kind = rest.rsplit(".", 1)
-    return f"blk.{layer}.{GGUF_NAMES[part]}.{kind}"
+    return f"blk.{layer}.{({**GGUF_NAMES, **GEMMA_NAMES} if gemma else GGUF_NAMES)[part]}.{kind}"
+
+
+def gguf_tensor(v, name, value):
+    """Name and content as llama.cpp's converter writes them."""
+    gemma = v["model_type"] == "gemma3_text"
+    if v["model_type"] in ("llama", "mistral"):
+        for side, heads in (("q", v["heads"]), ("k", v["kv_heads"])):
+            if f".{side}_proj." in name:
+                value = interleave_rope(value, heads)
+    if gemma and "norm.weight" in name:
+        value = value + np.float32(1)
+    return gguf_name(name, gemma), np.ascontiguousarray(value)
+
+
+def has_gguf(v):
+    """A GGUF of Gemma 3 has no word for another query_pre_attn_scalar than head_dim, nor for another pattern."""
+    return v["model_type"] != "gemma3_text" or v["query_scalar"] == v["head_dim"]
 
 
 def write_gguf(v, weights, path):
-    writer = gguf.GGUFWriter(path, "llama")
+    kind = {"mistral": "llama", "gemma3_text": "gemma3"}.get(v["model_type"], v["model_type"])
+    writer = gguf.GGUFWriter(path, kind)
     writer.add_name("kvq tiny " + v["name"])
     writer.add_block_count(v["layers"])
     writer.add_context_length(2048)
@@ -232,7 +310,10 @@ def write_gguf(v, weights, path):
     writer.add_layer_norm_rms_eps(v["eps"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_vocab_size(VOCAB)
-    writer.add_rope_dimension_count(v["head_dim"])
+    if kind == "llama":
+        writer.add_rope_dimension_count(v["head_dim"])
+    if v["window"]:
+        writer.add_sliding_window(v["window"])
     if v["head_dim"] * v["heads"] != v["hidden"]:
         writer.add_key_length(v["head_dim"])
         writer.add_value_length(v["head_dim"])
@@ -241,17 +322,15 @@ def write_gguf(v, weights, path):
         writer.add_rope_scaling_factor(v["rope_factor"])
     if v["tokenizer"] == "sentencepiece":
         tok.add_sentencepiece_fields(writer, *sentencepiece_vocab(), bos=1, eos=2)
+    elif v["tokenizer"] == "gemma":
+        tok.add_sentencepiece_fields(writer, *gemma_vocab(), bos=2, eos=1, unknown=3, prefix=False)
     else:
         add_bos = v["tokenizer"] == "llama3"
         bos, eos = (1, 2) if add_bos else (0, 0)
         vocab, types, merges = byte_level_vocab()
         tok.add_byte_level_fields(writer, v["tokenizer"], vocab, types, merges, bos, eos, add_bos)
     for name, value in weights.items():
-        if ".q_proj." in name:
-            value = interleave_rope(value, v["heads"])
-        elif ".k_proj." in name:
-            value = interleave_rope(value, v["kv_heads"])
-        writer.add_tensor(gguf_name(name), np.ascontiguousarray(value))
+        writer.add_tensor(*gguf_tensor(v, name, value))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -310,7 +389,8 @@ def main():
     for v in VARIANTS:
         weights = make_weights(v)
         write_hf(v, weights, args.out / v["name"] / "hf")
-        write_gguf(v, weights, args.out / v["name"] / "model.gguf")
+        if has_gguf(v):
+            write_gguf(v, weights, args.out / v["name"] / "model.gguf")
     write_dequant(args.dequant)
 
 

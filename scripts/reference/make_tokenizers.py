@@ -9,7 +9,8 @@ of the sentencepiece package wherever no special token occurs.
 
 What each kind is there for: gpt2, smollm, llama3, qwen2 differ in the pre-tokenizer; llama3 has a token that no merge
 makes (ignore_merges) and adds a begin-of-sequence token; gpt2 has an added token that is not special; qwen2 composes
-its text (NFC), which a GGUF can't say and its "pre" field implies; sentencepiece falls back to bytes.
+its text (NFC), which a GGUF can't say and its "pre" field implies; sentencepiece falls back to bytes; gemma puts no
+blank in front and has user-defined pieces: line breaks and runs of blanks.
 """
 
 import argparse
@@ -87,9 +88,9 @@ def save_gguf(path, add_fields):
     writer.close()
 
 
-def write_cases(folder, kind, tokenizer, bos, adds_bos, compare=None):
+def write_cases(folder, kind, tokenizer, bos, adds_bos, compare=None, texts=None):
     cases = []
-    for text in all_cases():
+    for text in texts or all_cases():
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         if compare:
             compare(text, ids)
@@ -129,15 +130,17 @@ def make_byte_level(kind, folder, text):
             assert tokenizer.decode(tokenizer.encode(case).ids) == expected, case
 
 
-def train_sentencepiece(lines):
-    """(pieces with their GGUF token types, scores, processor) with Llama 2's settings."""
+def train_sentencepiece(lines, **settings):
+    """(pieces with their GGUF token types, scores, processor) with Llama 2's settings, or others."""
     plain = [line for line in lines if line.isascii()]
     lines = lines + 5 * plain  # so that the coverage below leaves rare characters to the byte fallback
     model = io.BytesIO()
+    usual = dict(vocab_size=600, allow_whitespace_only_pieces=True, add_dummy_prefix=True)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=600, byte_fallback=True,
+        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", byte_fallback=True,
         character_coverage=0.98, normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
-        allow_whitespace_only_pieces=True, add_dummy_prefix=True, num_threads=1, minloglevel=2)
+        num_threads=1, minloglevel=2, **{**usual, **settings})
+    user_defined = settings.get("user_defined_symbols", [])
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     pieces, scores = [], []
     for token_id in range(processor.get_piece_size()):
@@ -148,6 +151,8 @@ def train_sentencepiece(lines):
             kind = tok.CONTROL
         elif processor.is_byte(token_id):
             kind = tok.BYTE
+        elif processor.id_to_piece(token_id) in user_defined:
+            kind = tok.USER_DEFINED
         pieces.append((processor.id_to_piece(token_id), kind))
         scores.append(float(processor.get_score(token_id)))
     return pieces, scores, processor
@@ -168,6 +173,26 @@ def make_sentencepiece(folder, lines):
     write_cases(folder, kind, tokenizer, 1, True, compare)
 
 
+def make_gemma(folder, lines):
+    kind = "gemma"
+    user_defined = ["<tool>"] + ["\n" * run for run in range(1, 6)] + ["\u2581" * run for run in range(2, 9)]
+    pieces, scores, processor = train_sentencepiece(
+        lines, vocab_size=620, add_dummy_prefix=False, pad_id=0, eos_id=1, bos_id=2, unk_id=3, pad_piece="<pad>",
+        eos_piece="<eos>", bos_piece="<bos>", user_defined_symbols=user_defined)
+    path = folder / f"{kind}.tokenizer.json"
+    tok.write_json(path, tok.gemma_json(pieces, scores, (2, "<bos>")))
+    save_gguf(folder / f"{kind}.gguf",
+              lambda writer: tok.add_sentencepiece_fields(writer, pieces, scores, 2, 1, unknown=3, prefix=False))
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+
+    def compare(text, ids):
+        if not any(name in text for name in ("<pad>", "<bos>", "<eos>", "<unk>")):
+            assert processor.encode(text) == ids, (text, processor.encode(text), ids)
+
+    # Longer runs of blanks than there are pieces for are cut in another way by merges than by SentencePiece.
+    write_cases(folder, kind, tokenizer, 2, True, compare, [case for case in all_cases() if " " * 9 not in case])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parents[1] / "tests/golden/tokenizers")
@@ -177,6 +202,7 @@ def main():
     for kind in tok.BYTE_LEVEL_KINDS:
         make_byte_level(kind, folder, [text])
     make_sentencepiece(folder, text.splitlines())
+    make_gemma(folder, text.splitlines())
 
 
 if __name__ == "__main__":

@@ -179,14 +179,29 @@ def add_byte_level_fields(writer, kind, vocab, types, merges, bos, eos, add_bos)
     writer.add_add_space_prefix(False)
 
 
-def add_sentencepiece_fields(writer, pieces, scores, bos, eos):
+def gemma_json(pieces, scores, bos):
+    """tokenizer.json in the style of Gemma: no blank in front. Runs of blanks are added tokens as SentencePiece writes
+    them, which no text holds; merges that come first make them."""
+    document = sentencepiece_json(pieces, scores, bos)
+    document["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    document["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                 "invert": False}
+    document["decoder"]["decoders"].pop()
+    longest = max(len(text) for text, kind in pieces if kind == USER_DEFINED and not text.strip("\u2581"))
+    runs = [["\u2581" * cut, "\u2581" * (length - cut)] for length in range(2, longest + 1) for cut in range(1, length)]
+    document["model"]["merges"] = runs + document["model"]["merges"]
+    return document
+
+
+def add_sentencepiece_fields(writer, pieces, scores, bos, eos, unknown=0, prefix=True):
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([text for text, _ in pieces])
+    # llama.cpp's converter writes blanks in user-defined pieces.
+    writer.add_token_list([text.replace("\u2581", " ") if kind == USER_DEFINED else text for text, kind in pieces])
     writer.add_token_scores(scores)
     writer.add_token_types([kind for _, kind in pieces])
     writer.add_bos_token_id(bos)
     writer.add_eos_token_id(eos)
-    writer.add_unk_token_id(0)
+    writer.add_unk_token_id(unknown)
     writer.add_add_bos_token(True)
-    writer.add_add_space_prefix(True)
+    writer.add_add_space_prefix(prefix)

@@ -77,7 +77,7 @@ TEST_CASE("h5py sees every dataset of our calibration file with its shape, type 
   const std::set<std::string> seen = seen_by_h5py(folder / "c.h5");
   CHECK(seen.size() == 21u + 3u + kShape.layers * 10u);
   CHECK_SEEN("/@kvq_schema calibration");
-  CHECK_SEEN("/@schema_version 1.4");
+  CHECK_SEEN("/@schema_version 1.5");
   CHECK_SEEN("/@model_sha256 " + std::string(64, 'a'));
   CHECK_SEEN("/@config samples = 2\\nseed = 7\\n");
   CHECK_SEEN("/@parents calibration " + std::string(64, 'd') + "\\n");
@@ -100,6 +100,24 @@ TEST_CASE("h5py sees every dataset of our calibration file with its shape, type 
     CHECK_SEEN(group + "/value_grad@scale 4.0");
     CHECK_SEEN(line(group + "/query_moment", "<f8", "[2, 6, 6]", data.query_moment));
     CHECK_SEEN(line(group + "/attention_mass", "<f4", "[50000]", data.attention_mass));
+  }
+}
+
+TEST_CASE("h5py sees a calibration without gradients, and its metrics") {
+  if (!has_h5py()) KVQ_SKIP(kNoH5py);
+  TempDir folder;
+  CalibrationHeader header = sample_calibration_header();
+  header.gradients = false, header.metrics = true;
+  write_sample_calibration(folder / "c.h5", header, 2);
+  const std::set<std::string> seen = seen_by_h5py(folder / "c.h5");
+  CHECK_SEEN("/@gradients 0");
+  CHECK_SEEN("/@metrics 1");
+  for (int layer = 0; layer < kShape.layers; ++layer) {
+    const CalibrationLayer data = sample_calibration_layer(header, layer);
+    const std::string group = "/layers/0" + std::to_string(layer);
+    CHECK_SEEN(line(group + "/key_metric", "<f8", "[2, 6, 6]", data.key_metric));
+    CHECK_SEEN(line(group + "/value_metric", "<f8", "[2, 6, 6]", data.value_metric));
+    CHECK(seen.count(group + "/key_grad@scale 2.0") == 0);
   }
 }
 
@@ -158,6 +176,13 @@ TEST_CASE("Files that h5py made from the published format are read") {
   CHECK(calibration.gradients(1, Side::Value) == ramp<float>(48, 65, 0.5));
   CHECK(calibration.query_moment(1) == ramp<double>(32, 1));
   CHECK(calibration.attention_mass(1) == ramp<float>(6, 1));
+
+  const CalibrationReader forward(written_by_h5py(folder, "forward"));
+  CHECK_FALSE(forward.header().gradients);
+  CHECK(forward.metric(1, Side::Key) == std::vector<double>{3, 1, 1, 1, 1, 3, 1, 1, 1, 1, 3, 1, 1, 1, 1, 3,
+                                                            3, 1, 1, 1, 1, 3, 1, 1, 1, 1, 3, 1, 1, 1, 1, 3});
+  CHECK(forward.metric(0, Side::Value)[5] == 4.0);
+  CHECK(forward.values(1, Side::Value) == ramp<float>(48, 55, 0.5));
 
   const ThresholdsFile thresholds = read_thresholds(written_by_h5py(folder, "thresholds"));
   REQUIRE(thresholds.find(0.01, 1) != nullptr);

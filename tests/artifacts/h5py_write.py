@@ -36,7 +36,7 @@ def rope(file):
     file.attrs["rope_original_context"] = 0.0
 
 
-def calibration(file):
+def calibration(file, gradients=True):
     rope(file)
     file.attrs["bos"] = "never"
     file["tokens"] = ramp((SEQUENCES, SEQLEN), "<i4", 10)
@@ -44,13 +44,23 @@ def calibration(file):
     file["loss"] = numpy.array([1.5, 2.5])
     for layer in range(LAYERS):
         group = file.create_group(f"layers/{layer:02}")
-        for index, name in enumerate(("key", "value", "key_grad", "value_grad")):
+        for index, name in enumerate(("key", "value", "key_grad", "value_grad")[: 4 if gradients else 2]):
             data = ramp((TOKENS, KV_HEADS, HEAD_DIM), "<f2", 100 * layer + 10 * index)
             # Anything that HDF5 itself can read will do: chunked, compressed, or plain.
             layout = dict(chunks=(4, KV_HEADS, HEAD_DIM), shuffle=True, compression="gzip") if index % 2 == 0 else {}
             group.create_dataset(name, data=data, **layout).attrs["scale"] = numpy.float32(0.5)
         group["query_moment"] = ramp((KV_HEADS, HEAD_DIM, HEAD_DIM), "<f8", layer)
         group["attention_mass"] = ramp((TOKENS,), "<f4", layer)
+
+
+def forward(file):
+    calibration(file, gradients=False)
+    file.attrs["gradients"] = 0
+    file.attrs["metrics"] = 1
+    for layer in range(LAYERS):
+        for index, name in enumerate(("key_metric", "value_metric")):
+            block = numpy.full((HEAD_DIM, HEAD_DIM), float(layer)) + (2 + 2 * index) * numpy.eye(HEAD_DIM)
+            file[f"layers/{layer:02}/{name}"] = numpy.array([block] * KV_HEADS)
 
 
 def thresholds(file):
@@ -85,6 +95,6 @@ def quantizer(file):
 
 
 with h5py.File(sys.argv[2], "w") as output:
-    root(output, sys.argv[1])
+    root(output, "calibration" if sys.argv[1] == "forward" else sys.argv[1])
     globals()[sys.argv[1]](output)
     output.attrs["complete"] = 1

@@ -193,6 +193,40 @@ TEST_CASE("Missing objects and attributes are named") {
              ContainsSubstring("scale") && ContainsSubstring("is missing"));
 }
 
+TEST_CASE("Metrics that are missing, or no metrics at all, are refused by name") {
+  TempDir folder;
+  const auto path = folder / "c.h5";
+  CalibrationHeader header = sample_calibration_header();
+  header.gradients = false, header.metrics = true;
+  const auto damaged = [&](const std::function<void(CalibrationLayer&)>& damage,
+                           const std::function<void(hid_t)>& change) {
+    CalibrationWriter writer(path, true, 1);
+    writer.write_header(header);
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      CalibrationLayer data = sample_calibration_layer(header, layer);
+      if (layer == 1) damage(data);
+      writer.write_layer(layer, data);
+    }
+    writer.finish();
+    if (change) edit(path, change);
+    return refusal(read_whole_calibration, path);
+  };
+  const auto nothing = [](CalibrationLayer&) {};
+  CHECK(damaged(nothing, nullptr) == "");
+  CHECK_THAT(damaged(nothing, [](hid_t file) { H5Ldelete(file, "/layers/02/value_metric", H5P_DEFAULT); }),
+             ContainsSubstring("/layers/02/value_metric") && ContainsSubstring("is missing"));
+  CHECK_THAT(damaged(nothing, [](hid_t file) { replace_attribute(file, "gradients", std::int64_t{1}); }),
+             ContainsSubstring("key_grad") && ContainsSubstring("is missing"));
+  CHECK_THAT(damaged(nothing, [](hid_t file) { replace_attribute(file, "metrics", std::int64_t{2}); }),
+             ContainsSubstring("0 or 1"));
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.key_metric[36 + 6 + 2] += 0.5; }, nullptr),
+             ContainsSubstring("/layers/01/key_metric") && ContainsSubstring("not symmetric at [1, 1, 2]"));
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.value_metric[7] = -1; }, nullptr),
+             ContainsSubstring("-1 at [0, 1, 1]") && ContainsSubstring("diagonal"));
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.value_metric[3] = NAN; }, nullptr),
+             ContainsSubstring("nan at [0, 0, 3]"));
+}
+
 TEST_CASE("Shapes and types are refused with what was found and what is needed") {
   const Kind &quantizer = kKinds[0], &calibration = kKinds[2];
   const auto replaced = [](const Kind& kind, const char* name, hid_t type, std::vector<hsize_t> shape) {

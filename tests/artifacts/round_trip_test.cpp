@@ -57,6 +57,27 @@ TEST_CASE("A quantizer comes back as it was written") {
   }
 }
 
+TEST_CASE("Local layers of a quantizer come back as they were written, and damage to them is named") {
+  TempDir folder;
+  QuantizerFile written = sample_quantizer("nuq3-1%");
+  written.quantizer.rope.kind = "default";
+  written.quantizer.rope.local = {.theta = 1e4, .rotary_dim = written.quantizer.rope.rotary_dim};
+  written.quantizer.rope.window = 512;
+  written.quantizer.rope.is_local.assign(static_cast<std::size_t>(kShape.layers), 1);
+  written.quantizer.rope.is_local[0] = 0;
+  write_quantizer(folder / "q.h5", written, false);
+  CHECK(read_quantizer(folder / "q.h5").quantizer.rope == written.quantizer.rope);
+
+  written.quantizer.rope.is_local[1] = 2;
+  write_quantizer(folder / "bad.h5", written, false);
+  CHECK_THROWS_WITH(read_quantizer(folder / "bad.h5"),
+                    ContainsSubstring("local_layers") && ContainsSubstring("layer 1"));
+  written.quantizer.rope.is_local[1] = 1;
+  written.quantizer.rope.window = 0;
+  write_quantizer(folder / "window.h5", written, false);
+  CHECK_THROWS_WITH(read_quantizer(folder / "window.h5"), ContainsSubstring("local_window"));
+}
+
 TEST_CASE("Thresholds come back as they were written, and are found by fraction and sinks") {
   TempDir folder;
   const ThresholdsFile written = sample_thresholds();
@@ -119,6 +140,26 @@ TEST_CASE("A calibration comes back as it was written, whatever the number of th
     CHECK(reader.gradients(layer, Side::Value) == expected(data.value_grad));
     CHECK(reader.query_moment(layer) == data.query_moment);
     CHECK(reader.attention_mass(layer) == data.attention_mass);
+  }
+}
+
+TEST_CASE("A calibration without gradients, and metrics beside gradients or alone, are read back as written") {
+  TempDir folder;
+  for (const auto& [gradients, metrics] : {std::pair{true, true}, {false, true}, {false, false}}) {
+    CalibrationHeader written = sample_calibration_header();
+    written.gradients = gradients, written.metrics = metrics;
+    write_sample_calibration(folder / "c.h5", written, 1, true);
+    const CalibrationReader reader(folder / "c.h5");
+    CHECK(reader.header().gradients == gradients);
+    CHECK(reader.header().metrics == metrics);
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      const CalibrationLayer data = sample_calibration_layer(written, layer);
+      CHECK(reader.attention_mass(layer) == data.attention_mass);
+      CHECK(reader.values(layer, Side::Value).size() == data.value.values.size());
+      if (gradients) CHECK(reader.gradients(layer, Side::Key).size() == data.key_grad.values.size());
+      if (metrics) CHECK(reader.metric(layer, Side::Key) == data.key_metric);
+      if (metrics) CHECK(reader.metric(layer, Side::Value) == data.value_metric);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <kvq/core/half.h>
 #include <kvq/core/rng.h>
 #include <kvq/quant/recipe_traits.h>
+#include <algorithm>
 
 namespace kvq::test {
 
@@ -132,6 +133,14 @@ CalibrationLayer sample_calibration_layer(const CalibrationHeader& header, int l
   }
   const int moments = header.shape.kv_heads * header.shape.head_dim * header.shape.head_dim;
   for (int index = 0; index < moments; ++index) data.query_moment.push_back(0.1 * index + layer);
+  if (header.metrics) {
+    const int dim = header.shape.head_dim;
+    for (int index = 0; index < moments; ++index) {
+      const int low = std::min(index / dim % dim, index % dim), high = std::max(index / dim % dim, index % dim);
+      data.key_metric.push_back(low == high ? 3.0 + low : 0.01 * (7 * low + high) - 0.2 * layer);
+      data.value_metric.push_back(low == high ? 5.0 + layer : 0.03 * (high - low) + 0.1 * layer);
+    }
+  }
   for (std::int64_t token = 0; token < tokens; ++token)
     data.attention_mass.push_back(0.25f * static_cast<float>(token));
   return data;
@@ -215,7 +224,8 @@ void read_whole_calibration(const std::filesystem::path& path) {
   for (int layer = 0; layer < reader.header().shape.layers; ++layer) {
     for (Side side : kSides) {
       reader.values(layer, side);
-      reader.gradients(layer, side);
+      if (reader.header().gradients) reader.gradients(layer, side);
+      if (reader.header().metrics) reader.metric(layer, side);
     }
     reader.query_moment(layer);
     reader.attention_mass(layer);

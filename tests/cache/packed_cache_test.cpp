@@ -36,7 +36,8 @@ TEST_CASE("Every recipe: the packed cache says what the simulated one says, and 
     for (const Side side : kSides) {
       const SideEncoder encoder(quantizer->layers[1].side(side));
       at::Tensor x = (side == Side::Value ? window[1].value : window[1].key).clone();
-      if (side == Side::Key && quantizer->recipe.key.post_rope) x = RopeTable(quantizer->rope).apply(x, 0).contiguous();
+      if (side == Side::Key && quantizer->recipe.key.post_rope)
+        x = RopeTables(quantizer->rope).of(1).apply(x, 0).contiguous();
       const auto sinks = static_cast<std::size_t>(quantizer->recipe.sinks * shape.width());
       const std::span<float> all(x.mutable_data_ptr<float>(), static_cast<std::size_t>(x.numel()));
       encoder.round_exact(all.first(sinks));

@@ -13,7 +13,8 @@ using namespace kvq;
 namespace {
 
 /// The definition, in double, one query at a time.
-std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, const RopeParams& params) {
+std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, const RopeParams& params,
+                                std::int64_t window = 1 << 20) {
   RopeTable rope(params);
   const at::Tensor q = rope.apply(query, 0).to(at::kDouble).contiguous(),
                    k = rope.apply(key, 0).to(at::kDouble).contiguous();
@@ -25,13 +26,14 @@ std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, 
     for (std::int64_t t = 0; t < tokens; ++t) {
       std::vector<double> weight(t + 1);
       double total = 0;
-      for (std::int64_t s = 0; s <= t; ++s) {
+      const std::int64_t first = std::max<std::int64_t>(0, t + 1 - window);
+      for (std::int64_t s = first; s <= t; ++s) {
         double score = 0;
         for (std::int64_t c = 0; c < dim; ++c)
           score += qs[(t * heads + head) * dim + c] * ks[(s * kv_heads + head / group) * dim + c];
         total += weight[s] = std::exp(score / std::sqrt(static_cast<double>(dim)));
       }
-      for (std::int64_t s = 0; s <= t; ++s) mass[s] += weight[s] / total;
+      for (std::int64_t s = first; s <= t; ++s) mass[s] += weight[s] / total;
     }
   }
   return mass;
@@ -57,6 +59,20 @@ TEST_CASE("Attention mass equals its definition across block borders and head gr
         CHECK(half[token] == Approx(want[token]).epsilon(0.04).margin(0.01));
       if (tokens > 1) CHECK(half != got);
     }
+  }
+}
+
+TEST_CASE("Attention mass within a window equals its definition") {
+  at::manual_seed(5);
+  const RopeParams rope{.theta = 100.0, .rotary_dim = 16};
+  const at::Tensor query = at::randn({200, 6, 16}), key = at::randn({200, 2, 16}).mul(2);
+  for (const std::int64_t window : {1, 2, 63, 64, 65, 199, 500}) {
+    INFO("window " << window);
+    RopeTable table(rope);
+    const std::vector<float> got = attention_mass(query, key, table, false, window);
+    const std::vector<double> want = brute_force(query, key, rope, window);
+    for (std::size_t token = 0; token < want.size(); ++token)
+      CHECK(got[token] == Approx(want[token]).epsilon(2e-5).margin(1e-6));
   }
 }
 

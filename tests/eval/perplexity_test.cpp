@@ -254,6 +254,23 @@ TEST_CASE("A quantizer of another rotary embedding is refused with both") {
   }
 }
 
+TEST_CASE("A quantizer for local layers is refused by a model without them") {
+  FakeModel model;
+  NamedQuantizer named = per_token(model.config().kv, model.config().rope, kInt4);
+  auto local = std::make_shared<Quantizer>(*named.quantizer);
+  local->rope.local = {.theta = 500.0, .rotary_dim = 4};
+  local->rope.window = 9;
+  local->rope.is_local = {0, 1};
+  named.quantizer = local;
+  try {
+    evaluate_perplexity(model, random_windows(1, 10, 24), {named}, nullptr, quiet_context());
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::Mismatch);
+    CHECK_THAT(std::string(error.what()), ContainsSubstring("in layers 1") && ContainsSubstring("windows of 9 tokens"));
+  }
+}
+
 TEST_CASE("NaN in the weights stops the run in every cache") {
   FakeModel model;
   model.value_weight[1][0][0].fill_(std::nanf(""));

@@ -1,6 +1,7 @@
 #pragma once
 // The synthetic calibration of scripts/reference/expected_fit.py: integer formulas, every number exact in fp16.
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -30,9 +31,24 @@ inline float small_value(int layer, Side side, bool gradient, int token, int cha
 /// Changes single numbers before they are stored.
 using Change = std::function<float(float value, int layer, Side side, bool gradient, int token, int channel)>;
 
+/// Element of key_metric or value_metric: symmetric, with a diagonal of powers of four, whose roots are exact.
+inline double small_metric(int layer, Side side, int kv_head, int row, int column) {
+  const int low = std::min(row, column), high = std::max(row, column);
+  if (low == high) return static_cast<double>(1 << 2 * ((low + kv_head + layer + static_cast<int>(side)) % 3));
+  return 0.25 * ((low * 5 + high * 3 + kv_head + layer) % 4 - 1.5);
+}
+/// Softmax weight that a token receives: a power of four too.
+inline float small_mass(int token) { return token % 3 == 0 ? 1.0f : token % 3 == 1 ? 4.0f : 0.25f; }
+
+/// What a file has beside keys and values.
+struct SmallContents {
+  bool gradients = true, metrics = false;
+};
+
 inline void write_small_calibration(const std::filesystem::path& path, const Change& change = nullptr,
                                     const std::string& model_sha256 = std::string(64, 'a'),
-                                    const std::string& query_heads = "joint") {
+                                    const std::string& query_heads = "joint", const SmallContents& contents = {},
+                                    const ModelRope* rope = nullptr) {
   CalibrationHeader header;
   header.provenance.model_sha256 = model_sha256;
   header.provenance.tokenizer_sha256 = std::string(64, 'b');
@@ -41,10 +57,13 @@ inline void write_small_calibration(const std::filesystem::path& path, const Cha
   header.shape = kSmallShape;
   header.rope.theta = 10000;
   header.rope.rotary_dim = kSmallShape.head_dim;
+  if (rope) header.rope = *rope;
   header.sequences = kSmallSequences;
   header.seqlen = kSmallSeqlen;
   header.bos = "never";
   header.query_heads = query_heads;
+  header.gradients = contents.gradients;
+  header.metrics = contents.metrics;
   const int tokens = kSmallSequences * kSmallSeqlen;
   for (int token = 0; token < tokens; ++token) header.tokens.push_back(token % 31);
   header.domains.assign(kSmallSequences, "text");
@@ -68,7 +87,12 @@ inline void write_small_calibration(const std::filesystem::path& path, const Cha
       }
     }
     data.query_moment.assign(kSmallShape.kv_heads * kSmallShape.head_dim * kSmallShape.head_dim, 0.0);
-    data.attention_mass.assign(tokens, 1.0f);
+    for (int token = 0; token < tokens; ++token) data.attention_mass.push_back(small_mass(token));
+    for (int index = 0; contents.metrics && index < kSmallShape.width() * kSmallShape.head_dim; ++index) {
+      const int dim = kSmallShape.head_dim, head = index / (dim * dim), row = index / dim % dim, column = index % dim;
+      data.key_metric.push_back(small_metric(layer, Side::Key, head, row, column));
+      data.value_metric.push_back(small_metric(layer, Side::Value, head, row, column));
+    }
     writer.write_layer(layer, data);
   }
   writer.finish();

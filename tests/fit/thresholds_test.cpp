@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <kvq/core/error.h>
+#include <kvq/fit/fit.h>
 
 #include "fit/small_calibration.h"
 #include "support/catch.h"
@@ -52,6 +53,31 @@ TEST_CASE("thresholds and outlier rates are numpy's") {
   REQUIRE(widest.online_outlier_rate == 0);
   REQUIRE(file.find(0.03, 0)->layers[0][2].online_outlier_rate == 0.25);
   REQUIRE(file.provenance.parents.at(0) == std::pair<std::string, std::string>("calibration", calibration.sha256()));
+}
+
+TEST_CASE("keys of a local layer are rotated by its own angles, for thresholds and for the fit") {
+  TempDir folder;
+  ModelRope rope(RopeParams{.theta = 77.0, .rotary_dim = kSmallShape.head_dim});
+  rope.local = {.theta = 10000.0, .rotary_dim = kSmallShape.head_dim};
+  rope.window = 5;
+  rope.is_local = {0, 1};
+  write_small_calibration(folder.path() / "usual.h5");
+  write_small_calibration(folder.path() / "local.h5", nullptr, std::string(64, 'a'), "joint", {}, &rope);
+  const CalibrationReader usual(folder.path() / "usual.h5"), local(folder.path() / "local.h5");
+  CHECK(local.header().rope == rope);
+  const ThresholdsFile a = extract_thresholds(usual, {{0.1}, {1}, 0.0}, quiet_context());
+  const ThresholdsFile b = extract_thresholds(local, {{0.1}, {1}, 0.0}, quiet_context());
+  RunContext context = quiet_context();
+  const std::vector<Recipe> recipes = {parse_recipe("nuq2-10%:rope=post")};
+  const Quantizer fit_a = fit_quantizers(usual, &a, recipes, context)[0],
+                  fit_b = fit_quantizers(local, &b, recipes, context)[0];
+  for (int layer = 0; layer < 2; ++layer) {
+    const auto post = static_cast<int>(ThresholdTensor::KeyPostRope);
+    const bool same = layer == 1;  // both are rotated by theta 10000, which the numbers of numpy above are for
+    CHECK((a.sets[0].layers[layer][post].lower == b.sets[0].layers[layer][post].lower) == same);
+    CHECK((fit_a.layers[layer].key.codebooks[0].centroids == fit_b.layers[layer].key.codebooks[0].centroids) == same);
+    CHECK(fit_a.layers[layer].value.codebooks[0].centroids == fit_b.layers[layer].value.codebooks[0].centroids);
+  }
 }
 
 TEST_CASE("thresholds do not depend on the number of threads") {

@@ -20,7 +20,7 @@ at::Tensor random(std::vector<std::int64_t> shape, std::uint64_t seed) {
 
 /// softmax(q·k / sqrt(d)) v over the keys that query t of `first_position` may see, one number at a time.
 at::Tensor plain_attention(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                           std::int64_t first_position) {
+                           std::int64_t first_position, std::int64_t window = 1 << 20) {
   at::Tensor result = query.clone().zero_();
   const std::int64_t group = query.size(1) / keys.size(1), width = query.size(2);
   const auto q = query.accessor<float, 3>(), k = keys.accessor<float, 3>(), v = values.accessor<float, 3>();
@@ -30,7 +30,8 @@ at::Tensor plain_attention(const at::Tensor& query, const at::Tensor& keys, cons
       const std::int64_t kv_head = head / group, seen = first_position + token + 1;
       std::vector<double> weight(seen);
       double total = 0;
-      for (std::int64_t key = 0; key < seen; ++key) {
+      const std::int64_t unseen = std::max<std::int64_t>(0, seen - window);
+      for (std::int64_t key = unseen; key < seen; ++key) {
         double dot = 0;
         for (std::int64_t channel = 0; channel < width; ++channel) {
           dot += static_cast<double>(q[token][head][channel]) * k[key][kv_head][channel];
@@ -40,7 +41,7 @@ at::Tensor plain_attention(const at::Tensor& query, const at::Tensor& keys, cons
       }
       for (std::int64_t channel = 0; channel < width; ++channel) {
         double sum = 0;
-        for (std::int64_t key = 0; key < seen; ++key) sum += weight[key] / total * v[key][kv_head][channel];
+        for (std::int64_t key = unseen; key < seen; ++key) sum += weight[key] / total * v[key][kv_head][channel];
         out[token][head][channel] = static_cast<float>(sum);
       }
     }
@@ -59,6 +60,29 @@ TEST_CASE("Causal attention equals plain loops for MHA, GQA and MQA, with and wi
       const at::Tensor found = causal_attention(q, k, v, first);
       CHECK(max_abs_difference(found, plain_attention(q, k, v, first)) <= 2e-6);
     }
+  }
+}
+
+TEST_CASE("Attention over a window equals plain loops, and so do its gradients") {
+  for (const std::int64_t window : {1, 5, 64, 128, 200, 319, 320}) {
+    for (const auto& [first, tokens] :
+         std::vector<std::pair<int, int>>{{0, 1}, {0, 320}, {300, 1}, {50, 7}, {20, 300}}) {
+      INFO("window " << window << ", " << tokens << " tokens at " << first);
+      const at::Tensor q = random({tokens, 4, 16}, 1), k = random({first + tokens, 2, 16}, 2),
+                       v = random({first + tokens, 2, 16}, 3);
+      const at::Tensor found = causal_attention(q, k, v, first, window);
+      CHECK(max_abs_difference(found, plain_attention(q, k, v, first, window)) <= 2e-6);
+    }
+  }
+  // d (attention of token t) / d key and value is 0 beyond the window, and there is one within it.
+  const c10::AutoGradMode with_grad(true);
+  const at::Tensor q = random({150, 2, 8}, 4), k = random({150, 1, 8}, 5).requires_grad_(true),
+                   v = random({150, 1, 8}, 6).requires_grad_(true);
+  causal_attention(q, k, v, 0, 20).narrow(0, 140, 1).sum().backward();
+  for (const at::Tensor& grad : {k.grad(), v.grad()}) {
+    CHECK(grad.narrow(0, 0, 121).abs().max().item<float>() == 0.0f);
+    CHECK(grad.narrow(0, 121, 20).abs().amin({0, 1, 2}).item<float>() > 0.0f);
+    CHECK(grad.narrow(0, 141, 9).abs().max().item<float>() == 0.0f);
   }
 }
 
@@ -130,6 +154,35 @@ TEST_CASE("In bf16, attention multiplies rounded operands and answers in fp32") 
     // Weights and answer may be rounded, too, each by at most 2^-9 of themselves.
     CHECK(max_abs_difference(answer, wanted.narrow(0, first, count)) <= 2 * 0.002 * v.abs().max().item<double>());
     first += count;
+  }
+}
+
+TEST_CASE("Layers that see a window have their own angles") {
+  const KvShape shape{.layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8};
+  const RopeParams everywhere{.theta = 1e6, .rotary_dim = 8}, local{.theta = 100.0, .rotary_dim = 8};
+  ModelRope rope(everywhere);
+  rope.local = local;
+  rope.window = 6;
+  rope.is_local = {1, 0};
+  CHECK(rope.first_seen(0, 5) == 0);
+  CHECK(rope.first_seen(0, 6) == 1);
+  CHECK(rope.first_seen(1, 6) == 0);
+  const at::Tensor q = random({40, 4, 8}, 17), k = random({40, 2, 8}, 18), v = random({40, 2, 8}, 19);
+  for (int layer = 0; layer < 2; ++layer) {
+    RopeTable table(layer == 0 ? local : everywhere);
+    const at::Tensor wanted = plain_attention(table.apply(q, 0), table.apply(k, 0), v, 0, layer == 0 ? 6 : 40);
+    for (const int step : {40, 7, 1}) {
+      ExactAttention cache(shape, rope);
+      for (std::int64_t first = 0; first < 40; first += step) {
+        const std::int64_t count = std::min<std::int64_t>(step, 40 - first);
+        const at::Tensor answer = cache.attend({.layer = layer,
+                                                .first_position = first,
+                                                .query = q.narrow(0, first, count),
+                                                .key = k.narrow(0, first, count),
+                                                .value = v.narrow(0, first, count)});
+        CHECK(max_abs_difference(answer, wanted.narrow(0, first, count)) <= 2e-6);
+      }
+    }
   }
 }
 

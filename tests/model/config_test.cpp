@@ -72,7 +72,8 @@ ErrorKind kind_of(const std::function<void()>& action, std::string& message) {
 }  // namespace
 
 TEST_CASE("Folder and GGUF of the same model have the same configuration") {
-  for (const std::string variant : {"mha-tied", "gqa-untied", "gqa-bias", "mqa", "headdim", "mistral"}) {
+  for (const std::string variant :
+       {"mha-tied", "gqa-untied", "gqa-bias", "mqa", "headdim", "mistral", "qwen2", "qwen3", "gemma3"}) {
     INFO(variant);
     const fs::path base = kSource / "tests/data/tiny" / variant;
     const ModelConfig a = read_model_config(base / "hf"), b = read_model_config(base / "model.gguf");
@@ -85,6 +86,10 @@ TEST_CASE("Folder and GGUF of the same model have the same configuration") {
     CHECK(a.norm_eps == Approx(b.norm_eps));
     CHECK(a.tied_embeddings == b.tied_embeddings);
     CHECK(a.attention_bias == b.attention_bias);
+    CHECK(a.output_bias == b.output_bias);
+    CHECK(a.query_scale == b.query_scale);
+    CHECK(a.embedding_scale == b.embedding_scale);
+    CHECK(a.architecture == b.architecture);
     CHECK(a.parameters == b.parameters);
   }
 }
@@ -101,9 +106,92 @@ TEST_CASE("Configuration of a folder: sizes, linear RoPE and a head size of its 
   CHECK(read_model_config(kSource / "tests/data/tiny/gqa-bias/hf").attention_bias);
 }
 
+TEST_CASE("Configurations of Qwen and Gemma: biases, norms of heads, local layers") {
+  const fs::path tiny = kSource / "tests/data/tiny";
+  const ModelConfig qwen2 = read_model_config(tiny / "qwen2/hf"), qwen3 = read_model_config(tiny / "qwen3/hf");
+  CHECK((qwen2.attention_bias && !qwen2.output_bias && !qwen2.qk_norm));
+  CHECK((!qwen3.attention_bias && qwen3.qk_norm && !qwen3.post_norms));
+  CHECK(qwen3.kv.head_dim == 16);
+  CHECK_FALSE(qwen3.rope.has_local_layers());
+
+  const ModelConfig gemma3 = read_model_config(tiny / "gemma3/hf");
+  CHECK((gemma3.qk_norm && gemma3.post_norms && gemma3.tied_embeddings));
+  CHECK(gemma3.activation == Activation::GeluTanh);
+  CHECK(gemma3.embedding_scale == Approx(std::sqrt(24.0)));
+  CHECK(gemma3.query_scale == 1.0);
+  CHECK(gemma3.rope.is_local == std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1});
+  CHECK(gemma3.rope.window_of(0) == 8);
+  CHECK(gemma3.rope.window_of(5) == 0);
+  CHECK(gemma3.rope.of(5) == RopeParams{.kind = "linear", .theta = 1e6, .rotary_dim = 16, .factor = 4.0});
+  CHECK(gemma3.rope.of(6) == RopeParams{.theta = 1e4, .rotary_dim = 16});
+
+  const ModelConfig types = read_model_config(tiny / "gemma3-types/hf");
+  CHECK(types.rope.is_local == std::vector<std::uint8_t>{1, 0, 1});
+  CHECK(types.rope.of(0).theta == 500.0);
+  CHECK(types.rope.of(1).theta == 1e5);
+  CHECK(types.query_scale == Approx(std::sqrt(16.0 / 10.0)));
+}
+
+TEST_CASE("A window that a configuration does not use is no matter, one that it uses is refused by its name") {
+  EditedFolder unused("qwen2");
+  unused.config["use_sliding_window"] = true;
+  unused.config["max_window_layers"] = unused.config["num_hidden_layers"];
+  CHECK_NOTHROW(unused.read());
+  EditedFolder used("qwen2");
+  used.config["use_sliding_window"] = true;
+  CHECK_THROWS_WITH(used.read(), ContainsSubstring("use_sliding_window = true is not supported"));
+  EditedFolder types("qwen3");
+  types.config["layer_types"] = {"full_attention", "sliding_attention"};
+  CHECK_THROWS_WITH(types.read(), ContainsSubstring("layer_types"));
+}
+
+TEST_CASE("Configurations of Gemma 3: older and newer words say the same, what is missing or strange is named") {
+  EditedFolder newer("gemma3");
+  const ModelConfig older = newer.read();
+  newer.config.erase("rope_theta");
+  newer.config.erase("rope_scaling");
+  newer.config.erase("rope_local_base_freq");
+  newer.config["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 1e6}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  newer.config["layer_types"] = json::array();
+  for (int layer = 0; layer < 7; ++layer)
+    newer.config["layer_types"].push_back(layer == 5 ? "full_attention" : "sliding_attention");
+  CHECK(newer.read().rope == older.rope);
+
+  EditedFolder pattern("gemma3");
+  pattern.config["sliding_window_pattern"] = 3;
+  CHECK(pattern.read().rope.is_local == std::vector<std::uint8_t>{1, 1, 0, 1, 1, 0, 1});
+  pattern.config["sliding_window_pattern"] = 1;
+  CHECK_FALSE(pattern.read().rope.has_local_layers());
+
+  const std::vector<std::pair<std::string, json>> strange = {
+      {"hidden_activation", "gelu"},
+      {"use_bidirectional_attention", true},
+      {"final_logit_softcapping", 30.0},
+      {"layer_types", {"full_attention"}},
+      {"layer_types",
+       {"full_attention", "full_attention", "full_attention", "full_attention", "full_attention", "full_attention",
+        "chunked_attention"}},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e6}}},
+      {"query_pre_attn_scalar", 0}};
+  for (const auto& [field, value] : strange) {
+    EditedFolder folder("gemma3");
+    folder.config[field] = value;
+    std::string message;
+    kind_of([&] { folder.read(); }, message);
+    CHECK_THAT(message, ContainsSubstring(field));
+  }
+  EditedFolder without("gemma3");
+  without.config.erase("sliding_window");
+  CHECK_THROWS_WITH(without.read(), ContainsSubstring("sliding_window is missing"));
+}
+
 TEST_CASE("A field of config.json that is not supported is refused by its name") {
   const std::vector<std::pair<std::string, json>> cases = {
-      {"model_type", "qwen3"},
+      {"model_type", "gemma2"},
+      {"final_logit_softcapping", 30.0},
+      {"attn_logit_softcapping", 50.0},
       {"quantization_config", {{"quant_method", "gptq"}}},
       {"sliding_window", 4096},
       {"hidden_act", "gelu"},

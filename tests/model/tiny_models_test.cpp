@@ -13,7 +13,8 @@ using namespace kvq::test;
 
 namespace {
 
-const std::vector<std::string> kVariants = {"mha-tied", "gqa-untied", "gqa-bias", "mqa", "headdim", "mistral"};
+const std::vector<std::string> kVariants = {"mha-tied", "gqa-untied", "gqa-bias", "mqa",    "headdim",
+                                            "mistral",  "qwen2",      "qwen3",    "gemma3", "gemma3-types"};
 
 std::filesystem::path hf_folder(const std::string& variant) { return kSource / "tests/data/tiny" / variant / "hf"; }
 std::filesystem::path gguf_file(const std::string& variant) {
@@ -39,6 +40,7 @@ TEST_CASE("Logits, keys, values and gradients of the tiny models equal transform
     const nlohmann::json golden = read_json(kSource / "tests/golden" / ("tiny_" + variant + ".json"));
     const auto ids = golden.at("ids").get<std::vector<std::int32_t>>();
     for (const auto& path : {hf_folder(variant), gguf_file(variant)}) {
+      if (!std::filesystem::exists(path)) continue;  // gemma3-types: a GGUF has no words for it
       INFO(path.string());
       const auto model = load_model(path, {});
       {
@@ -64,6 +66,7 @@ TEST_CASE("Logits, keys, values and gradients of the tiny models equal transform
 TEST_CASE("The same model as GGUF and as folder gives equal keys") {
   for (const std::string& variant : kVariants) {
     INFO(variant);
+    if (!std::filesystem::exists(gguf_file(variant))) continue;
     const std::vector<std::int32_t> ids = {5, 300, 17, 44, 45, 46, 319, 0, 1, 2, 250};
     const auto folder = load_model(hf_folder(variant), {});
     const auto file = load_model(gguf_file(variant), {});
@@ -100,7 +103,7 @@ TEST_CASE("Layers arrive last to first, each once") {
 
 TEST_CASE("A window handed over by 1, 7 or all tokens at once gives the same hidden states") {
   const at::NoGradGuard no_grad;
-  for (const std::string variant : {"mha-tied", "gqa-bias", "mqa"}) {
+  for (const std::string variant : {"mha-tied", "gqa-bias", "mqa", "qwen3", "gemma3"}) {
     INFO(variant);
     const auto model = load_model(gguf_file(variant), {});
     std::vector<std::int32_t> ids;

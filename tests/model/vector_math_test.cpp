@@ -48,14 +48,16 @@ TEST_CASE("Vector loops agree with plain arithmetic at every length around their
       CHECK(math.divergence(a.data(), b.data(), count, static_cast<float>(lse), 0.25f) ==
             Approx(divergence).epsilon(1e-5).margin(1e-6));
 
-      std::vector<float> first(count), second(count), third(count), fourth(count), fifth(count), exp_values = a,
-                                                                                                 scaled = a;
+      std::vector<float> first(count), second(count), third(count), fourth(count), fifth(count), sixth(count),
+          seventh(count), eighth(count), exp_values = a, scaled = a;
       CHECK(math.exp_in_place(exp_values.data(), count, largest) == math.sum_exp(a.data(), count, largest));
       math.scale(scaled.data(), count, 0.5f);
       math.scale_by(a.data(), b.data(), count, 3.0f, first.data());
       math.combine(a.data(), b.data(), c.data(), count, 2.0f, -1.5f, second.data());
       math.silu_times(a.data(), b.data(), count, third.data());
       math.silu_times_backward(a.data(), b.data(), c.data(), count, fourth.data(), fifth.data());
+      math.gelu_times(a.data(), b.data(), count, sixth.data());
+      math.gelu_times_backward(a.data(), b.data(), c.data(), count, seventh.data(), eighth.data());
       for (std::int64_t at = 0; at < count; ++at) {
         const double x = a[at], y = b[at], z = c[at], s = sigmoid(x);
         const auto near = [](double expected) { return Approx(expected).epsilon(1e-6).margin(1e-6); };
@@ -66,6 +68,12 @@ TEST_CASE("Vector loops agree with plain arithmetic at every length around their
         CHECK(third[at] == near(x * s * y));
         CHECK(fourth[at] == near(z * y * s * (1.0 + x * (1.0 - s))));
         CHECK(fifth[at] == near(z * x * s));
+        const double inner = std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x), tanh = std::tanh(inner);
+        const double slope = std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
+        CHECK(sixth[at] == near(0.5 * x * (1.0 + tanh) * y));
+        // 1 - s loses digits where s is close to 1, and the slope of the inside is large there.
+        CHECK(seventh[at] == Approx(z * y * (0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * slope)).margin(2e-5));
+        CHECK(eighth[at] == near(z * 0.5 * x * (1.0 + tanh)));
       }
     }
   }
@@ -83,6 +91,12 @@ TEST_CASE("Vector loops: extremes of exp stay finite, NaN stays NaN, nothing bey
     CHECK(out[3] == 0.0f);
     CHECK(out[5] == 200.0f);
     CHECK(out[6] == 1e30f);
+    CHECK(std::isnan(out[7]));
+    CHECK(out.back() == 42.0f);
+    math.gelu_times(gate.data(), ones.data(), static_cast<std::int64_t>(gate.size()), out.data());
+    CHECK(std::abs(out[1]) < 1e-30f);
+    CHECK(out[3] == 0.0f);
+    CHECK(out[5] == 200.0f);
     CHECK(std::isnan(out[7]));
     CHECK(out.back() == 42.0f);
     CHECK(std::isnan(math.sum_exp(gate.data(), static_cast<std::int64_t>(gate.size()), 1e30f)));

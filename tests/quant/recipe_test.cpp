@@ -93,7 +93,7 @@ TEST_CASE("What is not a recipe is refused with what would be") {
                                                                 {"nuq3:sinks=1", "known:"},
                                                                 {"nuq3:qnorm=1", "known:"},
                                                                 {"nuq3:share=all", "layer, head"},
-                                                                {"nuq3:weights=query", "fisher, fisher-unscaled, none"},
+                                                                {"nuq3:weights=gradient", "fisher, fisher-unscaled"},
                                                                 {"nuq3:key=row", "channel, token"},
                                                                 {"nuq3:rope=both", "pre, post"},
                                                                 {"nuq3:range=auto", "static, online, window"},

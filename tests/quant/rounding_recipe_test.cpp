@@ -27,12 +27,37 @@ TEST_CASE("kvq2 is what it says in full") {
 }
 
 TEST_CASE("Recipes with feedback keep their meaning through the short form") {
-  for (const std::string text :
-       {"kvq1.5", "kvq2", "kvq3:sink=4", "kvq4", "kvq2:icm=0", "kvq2:widths=flat,levels=4,clip=1",
-        "kvq3:rotate=none,damp=10%", "K=kvq2/V=nuq2-1%", "K=nuq2-1%/V=kvq3:order=ascending", "nuq2-1%:feedback",
-        "nuq3-1%:icm=2,order=natural", "nuq2-1%:clip=0.95", "nuq2-1%:feedback=off", "int4:feedback,damp=0%",
-        "nuq2:levels=5", "nuq2-1%:rotate=hadamard", "nuq2-1%:widths=pair", "K=nuq2.5-1%:widths=pair/V=nuq2",
-        "kvq2:feedback=off,icm=0"}) {
+  for (const std::string text : {"kvq1.5",
+                                 "kvq2",
+                                 "kvq3:sink=4",
+                                 "kvq4",
+                                 "kvq2:icm=0",
+                                 "kvq2:widths=flat,levels=4,clip=1",
+                                 "kvq3:rotate=none,damp=10%",
+                                 "K=kvq2/V=nuq2-1%",
+                                 "K=nuq2-1%/V=kvq3:order=ascending",
+                                 "nuq2-1%:feedback",
+                                 "nuq3-1%:icm=2,order=natural",
+                                 "nuq2-1%:clip=0.95",
+                                 "nuq2-1%:feedback=off",
+                                 "int4:feedback,damp=0%",
+                                 "nuq2:levels=5",
+                                 "nuq2-1%:rotate=hadamard",
+                                 "nuq2-1%:widths=pair",
+                                 "K=nuq2.5-1%:widths=pair/V=nuq2",
+                                 "kvq2:feedback=off,icm=0",
+                                 "kvq2:metric=query",
+                                 "K=kvq2:metric=query/V=kvq2",
+                                 "K=kvq2/V=kvq3:metric=query",
+                                 "kvq3:metric=query,weights=fisher",
+                                 "kvq2:metric=query,weights=none",
+                                 "nuq2-1%:feedback,metric=query",
+                                 "nuq2-1%:weights=query",
+                                 "kvq4:metric=query,icm=0",
+                                 "kvq2:metric=query,feedback=off,icm=0",
+                                 "nuq2-1%:icm=1,metric=query,weights=query",
+                                 "kvq2:weights=query",
+                                 "int4:feedback,metric=query"}) {
     const Recipe recipe = parse_recipe(text);
     CAPTURE(text, short_form(recipe));
     CHECK(parse_recipe(short_form(recipe)) == recipe);
@@ -76,6 +101,43 @@ TEST_CASE("Words of feedback that contradict the rest are refused with the reaso
   CHECK_THAT(refusal("nuq2:clip=0.9,weights=none"), ContainsSubstring("nothing here uses them"));
   CHECK_THAT(refusal("nuq2:feedback=yes"), ContainsSubstring("on, off"));
   CHECK_THAT(refusal("nuq2:rotate=pca"), ContainsSubstring("none, hadamard"));
+}
+
+TEST_CASE("kvq2:metric=query does without gradients on both sides") {
+  const Recipe recipe = parse_recipe("kvq2:metric=query");
+  CHECK(recipe == parse_recipe("K=nuq2-1%:widths=pair,feedback,icm=3,metric=query,weights=query/"
+                               "V=nuq2:levels=5,rotate=hadamard,feedback,icm=3,metric=query,weights=query"));
+  CHECK(short_form(recipe) == "kvq2:metric=query");
+  CHECK(slug(recipe) == "kvq2_metric-query");
+  for (const Side side : kSides) {
+    CHECK_FALSE(needs_gradients(recipe.side(side)));
+    CHECK(needs_metric(recipe.side(side)));
+    CHECK(recipe.side(side).rounding.clip == 1.0);  // there is nothing to clip
+  }
+  CHECK(with_query_metric(parse_recipe("kvq2")) == recipe);
+  CHECK(with_query_metric(recipe) == recipe);
+  CHECK(parse_recipe("kvq2:metric=fisher") == parse_recipe("kvq2"));
+  CHECK(with_query_metric(parse_recipe("nuq3-1%")) == parse_recipe("nuq3-1%:weights=query"));
+  CHECK(with_query_metric(parse_recipe("nuq3-1%:feedback")) ==
+        parse_recipe("nuq3-1%:feedback,metric=query,weights=query"));
+  for (const char* text : {"nuq3:weights=none", "int4", "fp8", "turbo3", "none", "none:evict=h2o,budget=50%"})
+    CHECK(with_query_metric(parse_recipe(text)) == parse_recipe(text));
+  CHECK(parse_recipe("kvq2:metric=query,weights=fisher").key.rounding.clip == 0.9);  // codebooks still use gradients
+  CHECK(needs_gradients(parse_recipe("kvq2:metric=query,weights=fisher").key));
+  CHECK_FALSE(needs_gradients(parse_recipe("int4").key));
+  CHECK(needs_gradients(parse_recipe("int4:feedback").key));
+  CHECK_FALSE(needs_metric(parse_recipe("kvq2").value));
+}
+
+TEST_CASE("Where metric=query and weights=query say nothing, they are refused") {
+  CHECK_THAT(refusal("nuq2-1%:metric=query"), ContainsSubstring("weights=query is for codebooks"));
+  CHECK_THAT(refusal("nuq2:feedback,metric=hessian"), ContainsSubstring("fisher, query"));
+  CHECK_THAT(refusal("kvq2:metric=query,clip=0.9"), ContainsSubstring("clip= cuts gradients"));
+  CHECK_THAT(refusal("nuq2:weights=query,rope=post"), ContainsSubstring("keys before RoPE"));
+  CHECK_THAT(refusal("nuq2:feedback,metric=query,rope=post"), ContainsSubstring("keys before RoPE"));
+  CHECK_THAT(refusal("int4:weights=query"), ContainsSubstring("fitted codebooks"));
+  CHECK_THAT(refusal("turbo3:metric=query"), ContainsSubstring("there is none of them"));
+  CHECK_THROWS_AS(with_query_metric(parse_recipe("nuq2:rope=post")), Error);
 }
 
 TEST_CASE("Widths have a choice around their mean and whole bits per pair") {

@@ -44,7 +44,8 @@ std::string sha256_of_ids(const std::vector<std::int32_t>& ids) {
 }
 
 bool has_special(const std::string& text) {
-  for (const char* token : {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>", "<unk>", "<s>", "</s>"}) {
+  for (const char* token :
+       {"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>", "<unk>", "<s>", "</s>", "<bos>", "<eos>", "<pad>"}) {
     if (text.find(token) != std::string::npos) return true;
   }
   return false;
@@ -64,7 +65,7 @@ void check_cases(const Tokenizer& tokenizer, const nlohmann::json& fixture) {
 }  // namespace
 
 TEST_CASE("Every kind of tokenizer gives Hugging Face's ids, from GGUF and from tokenizer.json") {
-  for (const std::string kind : {"gpt2", "smollm", "llama3", "qwen2", "sentencepiece"}) {
+  for (const std::string kind : {"gpt2", "smollm", "llama3", "qwen2", "sentencepiece", "gemma"}) {
     CAPTURE(kind);
     const nlohmann::json fixture = read_json(kFixtures / (kind + ".json"));
     const auto gguf = load_tokenizer(kFixtures / (kind + ".gguf"));
@@ -99,7 +100,7 @@ TEST_CASE("Settings beyond the usual ones give Hugging Face's ids, too") {
 }
 
 TEST_CASE("Decoding gives the text back") {
-  for (const std::string kind : {"gpt2", "smollm", "llama3", "qwen2", "sentencepiece"}) {
+  for (const std::string kind : {"gpt2", "smollm", "llama3", "qwen2", "sentencepiece", "gemma"}) {
     CAPTURE(kind);
     const nlohmann::json fixture = read_json(kFixtures / (kind + ".json"));
     const bool sentencepiece = kind == "sentencepiece";
@@ -109,6 +110,7 @@ TEST_CASE("Decoding gives the text back") {
       for (const auto& entry : fixture["cases"]) {
         const auto text = entry["text"].get<std::string>();
         // SentencePiece puts a blank before every stretch of text, and cannot tell its mark from a blank.
+        if (kind == "gemma" && text.find("▁") != std::string::npos) continue;
         if (sentencepiece && (has_special(text) || text.find("▁") != std::string::npos)) continue;
         const auto ids = tokenizer->encode(text);
         const auto decoded = tokenizer->decode(ids);

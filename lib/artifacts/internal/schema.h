@@ -12,19 +12,19 @@
 namespace kvq::schema {
 
 /// A reader takes every minor version of its major version: minor versions only add.
-inline constexpr int kMajor = 1, kMinor = 4;
+inline constexpr int kMajor = 1, kMinor = 7;
 
 void write_provenance(const h5::Group& root, const std::string& schema, const Provenance& provenance);
 /// Last thing written: a file without it was never finished.
 void write_complete(const h5::Group& root);
 void write_shape(const h5::Group& root, const KvShape& shape);
-void write_rope(const h5::Group& root, const RopeParams& rope);
+void write_rope(const h5::Group& root, const ModelRope& rope);
 
 /// Checks `kvq_schema`, `schema_version` and `complete` before anything else is looked at. Throws Format, or Mismatch
 /// for an artifact of another kind.
 Provenance read_provenance(const h5::Group& root, const std::string& schema);
 KvShape read_shape(const h5::Group& root);
-RopeParams read_rope(const h5::Group& root, const KvShape& shape);
+ModelRope read_rope(const h5::Group& root, const KvShape& shape);
 
 /// Provenance, shapes, and the sample: tokens, domains, losses, BOS. Everything but the layers.
 void write_sample(const h5::Group& root, const std::string& schema, const CalibrationHeader& header);

@@ -115,6 +115,20 @@ refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --t
 printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[calibration]]' 'samples = 2' 'seqlen = 64' 'query-heads = "max"' \
   '[[cell]]' 'recipes = ["int4", "kvq2"]' >signs.toml
 refused "need gradients with their sign" kvq-eval experiment signs.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z
+sed -e '/query-heads/d' -e 's/"int4", //' signs.toml >metric.toml
+metric() { sed "$2" metric.toml >changed.toml && refused "$1" kvq-eval experiment changed.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z; }
+metric "keys need gradients (for the block Fisher matrix and the weights of codebooks)" 's/^samples/forward-only = true\n&/'
+metric "'key_metric' of every layer" 's/kvq2/kvq2:metric=query/'
+metric "does not go with forward-only" 's/^samples/forward-only = true\nquery-heads = "max"\n&/'
+metric "forward-only: gradients of weights need a backward pass" 's/^samples/forward-only = true\n&/; s/^recipes.*/&\nweights = ["w4"]/; s/kvq2/int4/'
+rm changed.toml
+printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[calibration]]' 'name = "both"' 'samples = 3' 'seqlen = 64' \
+  'metrics = true' '[[calibration]]' 'name = "one"' 'samples = 3' 'seqlen = 64' 'forward-only = true' '[[cell]]' 'recipes = ["kvq3:metric=query"]' \
+  '[[cell]]' 'recipes = ["kvq3"]' 'calibrations = ["both"]' >metric.toml
+runs kvq-eval experiment metric.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" --threads 2 -o metric
+[[ $(json metric/report.json "[row['name'] for row in report['evaluations'][0]['results']]") == \
+   "['none', 'kvq3:metric=query (both)', 'kvq3:metric=query (one)', 'kvq3 (both)']" ]] || problem "metrics: $(json metric/report.json "[row['name'] for row in report['evaluations'][0]['results']]")"
+rm -r metric
 printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[cell]]' \
   'recipes = ["none:evict=h2o,budget=50%", "none:evict=first-recent,budget=25%"]' >evict.toml
 runs kvq-eval experiment evict.toml --model "$model" --text "$evaluation_text" -o evict

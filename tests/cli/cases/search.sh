@@ -25,6 +25,12 @@ fails 1 "comes closest" kvq-eval search --model "$model" --text "$calibration_te
 # Two texts.
 runs kvq-eval search --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" "${small[@]}" --recipe nuq2 --target-kl 100 -o two
 [[ -e two/quantizer.h5 && ! -e two/texts ]] || problem "two texts"
+# Without gradients: the ladder's recipes do without, and the calibration was made without.
+runs kvq-eval search --model "$model" --text "$calibration_text" "${small[@]}" --metric query --recipe kvq2 --recipe nuq4 --target-kl 100 -o query --json
+[[ $(json "$out" "report['search']['tried'][:2]") == "['kvq2:metric=query', 'nuq4:weights=query']" ]] || problem "without gradients"
+runs kvq-eval inspect query/calibrations/*.h5
+grep -q 'none (made forward only)' "$out" || problem "a backward pass for nothing"
+refused "twice" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --metric query --recipe nuq2 --recipe nuq2:weights=query -o x
 refused "either --target-kl" kvq-eval search --model "$model" --text "$calibration_text" -o x
 refused "either --target-kl" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --budget-bits 2 -o x
 refused "same text" kvq-eval search --model "$model" --calibration-text "$calibration_text" --text "$calibration_text" --target-kl 1 -o x
