@@ -79,7 +79,7 @@ struct DecodeAttention {
   RopeTables rope;
   float softmax_scale = 0.0f;
   std::uint32_t* arrivals = nullptr;  ///< `[batch, heads]`, zeros before a launch, and again after it
-  void* workspace = nullptr;  ///< decode_workspace_bytes(), 16-byte aligned; contents do not matter
+  void* workspace = nullptr;          ///< decode_workspace_bytes(), 16-byte aligned; contents do not matter
   std::size_t workspace_bytes = 0;
   std::int32_t splits = 0;  ///< parts that a sequence is cut into; 0: chosen by max_length, batch and the device
 };

@@ -3,7 +3,6 @@
 // batch x sets of queries); decode_plan.h says what a block is.
 
 #include <kvq/kernels/cuda/decode_attention.h>
-#include <kvq/kernels/cuda/early_launch.h>
 #include <kvq/kernels/cuda/head_warp.cuh>
 
 namespace kvq::cuda {
@@ -15,24 +14,26 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
   // The shuffle tells the compiler that all lanes have the same.
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const DecodePlan& plan = params.plan;
-  Share share(params);
+  const Share share(params);
   HeadWarp<kBits, kDim> head(params, share, shared, warp, lane);
+  head.begin();
+  if (warp == 0) head.prepare();
+  if (warp == plan.warps - 1 && blockIdx.x == 0 && params.sinks > 0) head.attend_to_sinks();
 
-  // What belongs to the model, while the kernel before may still run.
-  allow_next_kernel();
-  head.init_barriers();
   const int key_bits = kBits ? kBits : params.page.key.bits, value_bits = kBits ? kBits : params.page.value.bits;
   const int key_book = params.key_books > 1 ? share.kv_head << key_bits : 0;
   const int value_book = params.value_books > 1 ? share.kv_head << value_bits : 0;
   fill_table<kBits>(shared, params.key_decoded + key_book, key_bits, 0, warp, plan.warps, lane);
   fill_table<kBits>(shared, params.value_decoded + value_book, value_bits, 1, warp, plan.warps, lane);
   const int threads = plan.threads(), steps = kDim / 16, fast_steps = steps - steps / 2;
-#ifdef KVQ_NO_MAP
-  if (false) {
-#else
   if (params.fast_steps <= fast_steps) {
-#endif
-    for (int step = warp; step < params.fast_steps; step += plan.warps) head.prepare_fast_step(step);
+    // Warp 0 has enough to do.
+    for (int step = warp - 1; step < params.fast_steps; step += max(plan.warps - 1, 1)) {
+      if (step >= 0) head.prepare_fast_step(step);
+    }
+    if (plan.warps == 1 && warp == 0) {
+      for (int step = 0; step < params.fast_steps; ++step) head.prepare_fast_step(step);
+    }
   } else {
     auto* angles = reinterpret_cast<uint4*>(shared + plan.angles);
     for (int index = threadIdx.x; index < steps * 32; index += threads) {
@@ -40,13 +41,7 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
     }
   }
   auto* ratios = reinterpret_cast<std::uint32_t*>(shared + plan.ratios);
-  for (int index = threadIdx.x; index < steps * 8; index += threads) ratios[index] = __ldg(params.ratios + index);
-
-  wait_for_kernel_before();
-  share.read_length(params);
-  head.begin();
-  if (warp == 0) head.prepare();
-  if (warp == plan.warps - 1 && blockIdx.x == 0 && params.sinks > 0) head.attend_to_sinks();
+  for (int index = threadIdx.x; index < kDim / 16 * 8; index += threads) ratios[index] = __ldg(params.ratios + index);
   head.begin_lists();
   __syncthreads();
   head.run();
@@ -60,7 +55,8 @@ Status launch_decode(const DecodeParams& params, int batch, Stream stream) {
     return Status::LaunchFailed;
   }
   const dim3 grid(params.splits, params.page.key.kv_heads, batch * params.query_sets);
-  return launch_early(kernel, grid, params.plan.threads(), params.plan.bytes, stream, params);
+  kernel<<<grid, params.plan.threads(), params.plan.bytes, stream>>>(params);
+  return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }
 
 template <int kBits, int kDim>

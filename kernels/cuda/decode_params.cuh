@@ -31,10 +31,10 @@ struct DecodeParams {
   std::int32_t heads, queries;  ///< query heads, and how many of them per kv head
   std::int32_t query_sets;      ///< blocks that share the queries of a kv head, kBlockQueries each at most
   std::int32_t splits;
-  float score_scale;  ///< softmax_scale * log2(e)
+  float score_scale;       ///< softmax_scale * log2(e)
   std::uint32_t* arrived;  ///< [batch * query_sets, kv_heads]: blocks that are done; zeros before and after a launch
-  float* partials;    ///< [batch, heads, splits, head_dim]
-  float2* normals;    ///< [batch, heads, splits]: largest score, sum of weights
+  float* partials;         ///< [batch, heads, splits, head_dim]
+  float2* normals;         ///< [batch, heads, splits]: largest score, sum of weights
 };
 
 }  // namespace kvq::cuda

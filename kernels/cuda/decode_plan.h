@@ -7,7 +7,8 @@
 //
 //   tables    two codes -> two fp16 numbers, one copy per bank: rows of 256 bytes, 128 for keys, 128 for values
 //   of the head: queries, angles, ranges of its keys, and what outliers of keys need of a channel
-//   of a warp: codes of keys and of values, angles, ranges and lists of outliers of a page, refilled as soon as they are
+//   of a warp: codes of keys and of values, angles, ranges and lists of outliers of a page, refilled as soon as they
+//   are
 //             used up; scratch
 
 #include <cstdint>
@@ -16,17 +17,15 @@
 
 namespace kvq::cuda {
 
-#ifndef KVQ_DECODE_WARPS
-#define KVQ_DECODE_WARPS 12
-#endif
 /// Of a block; sets how many registers a thread has.
-constexpr int max_warps(int head_dim) { return head_dim > 128 ? 8 : KVQ_DECODE_WARPS; }
-inline constexpr int kSubTiles = 4;                 ///< 16-token tiles of a page
-inline constexpr int kBlockQueries = 4;             ///< query heads of a kv head that a block serves
+constexpr int max_warps(int head_dim) { return head_dim > 128 ? 8 : 12; }
+inline constexpr int kSubTiles = 4;      ///< 16-token tiles of a page
+inline constexpr int kBlockQueries = 4;  ///< query heads of a kv head that a block serves
 inline constexpr int kTableRowBytes = 256;
 /// Bytes from one query's weights of a page, 64 of fp16, to the next one's.
 inline constexpr int kOwnWeightStride = 144;
-/// Weights of a token, four of fp16, for its outliers; a gap after every 8 tokens keeps lanes out of each other's banks.
+/// Weights of a token, four of fp16, for its outliers; a gap after every 8 tokens keeps lanes out of each other's
+/// banks.
 constexpr int weight_cell(int token) { return 8 * (token + (token >> 3)); }
 inline constexpr int kWeightCellBytes = 8 * (layout::kPageTokens + layout::kPageTokens / 8);
 /// Entries of a list of outliers that a warp works on at once, kChunks of a lane: for 32 of them, rows of 16 bytes and
@@ -58,16 +57,16 @@ struct ListPlan {
 struct DecodePlan {
   int warps = 0;
   // Byte offsets in shared memory; the tables are at 0.
-  int queries = 0;     ///< [step][4 queries][4] of 8 bytes
-  int angles = 0;      ///< [fast step][3][32] of 16 bytes; where all steps are fast [step][32]
-  int ratios = 0;      ///< [step][2][4] fp16 pairs
-  int ranges = 0;      ///< [step][4] of 16 bytes: key scales and zeros
-  int key_rows = 0;    ///< [head_dim] of 16 bytes: what an outlier of a key is multiplied by, see key_outliers.cuh
-  int key_turns = 0;   ///< [head_dim] of 8 bytes: turns per position and what code 0 stands for
-  int units = 0;       ///< [4 queries] of 8 bytes: of scores, and of what outliers of keys add to them
-  int normals = 0;     ///< [warps][4 queries] of 8 bytes: largest score and sum of weights
-  int last = 0;        ///< whether this block is the last one of its head
-  int barriers = 0;    ///< [warps][kBarriers]
+  int queries = 0;    ///< [step][4 queries][4] of 8 bytes
+  int angles = 0;     ///< [fast step][3][32] of 16 bytes; where all steps are fast [step][32]
+  int ratios = 0;     ///< [step][2][4] fp16 pairs
+  int ranges = 0;     ///< [step][4] of 16 bytes: key scales and zeros
+  int key_rows = 0;   ///< [head_dim] of 16 bytes: what an outlier of a key is multiplied by, see outliers.cuh
+  int key_turns = 0;  ///< [head_dim] of 8 bytes: turns per position and what code 0 stands for
+  int units = 0;      ///< [4 queries] of 8 bytes: of scores, and of what outliers of keys add to them
+  int normals = 0;    ///< [warps][4 queries] of 8 bytes: largest score and sum of weights
+  int last = 0;       ///< whether this block is the last one of its head
+  int barriers = 0;   ///< [warps][kBarriers]
   int warp_memory = 0, warp_bytes = 0;
   // Offsets in a warp's memory.
   int key_codes = 0, value_codes = 0, base_angles = 0, value_ranges = 0;

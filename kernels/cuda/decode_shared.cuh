@@ -10,22 +10,20 @@ namespace kvq::cuda {
 struct Share {
   int sequence, kv_head;
   int first_query, queries;  ///< of the kv head's
-  int length = 0;            ///< tokens of the sequence
-  int first_page = 0, end_page = 0;
+  int length;                ///< tokens of the sequence
+  int first_page, end_page;
   const std::uint32_t* block_table;
 
-  /// Nothing that a kernel before may have written.
   __device__ explicit Share(const DecodeParams& params)
       : sequence(static_cast<int>(blockIdx.z) / params.query_sets),
         kv_head(static_cast<int>(blockIdx.y)),
         first_query(static_cast<int>(blockIdx.z) % params.query_sets * kBlockQueries),
         queries(min(kBlockQueries, params.queries - first_query)),
-        block_table(params.block_table + sequence * params.block_table_stride) {}
-  __device__ void read_length(const DecodeParams& params) {
-    length = params.lengths[sequence];
-    const auto pages = static_cast<unsigned>(layout::pages(length)), splits = static_cast<unsigned>(params.splits);
-    first_page = static_cast<int>(pages * blockIdx.x / splits);
-    end_page = static_cast<int>(pages * (blockIdx.x + 1) / splits);
+        length(params.lengths[sequence]),
+        block_table(params.block_table + sequence * params.block_table_stride) {
+    const std::int64_t pages = layout::pages(length);
+    first_page = static_cast<int>(pages * blockIdx.x / params.splits);
+    end_page = static_cast<int>(pages * (blockIdx.x + 1) / params.splits);
   }
   /// Of query `query` of this block among all queries.
   __device__ std::int64_t query_row(const DecodeParams& params, int query) const {

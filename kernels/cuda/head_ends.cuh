@@ -1,6 +1,6 @@
 #pragma once
-// What is done once: before the pages, tables of the head in the kernel's forms, and the exact first tokens; after them,
-// a warp's share of the output, the block's, and the head's. Included by head_warp.cuh.
+// What is done once: before the pages, tables of the head in the kernel's forms, and the exact first tokens; after
+// them, a warp's share of the output, the block's, and the head's. Included by head_warp.cuh.
 
 namespace kvq::cuda {
 
@@ -15,8 +15,10 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
   float first[kSteps], second[kSteps], unit[kSteps], plain_max = 0.0f, scaled_max = 0.0f;
   auto* ranges = reinterpret_cast<__half*>(shared_ + params_.plan.ranges);
   const int own = t_ + 4 * odd;
-  load_numbers(params_.query, params_.query_type, [&](int step) { return query_at + own + 8 * step; }, first);
-  load_numbers(params_.query, params_.query_type, [&](int step) { return query_at + own + 8 * step + kPairs; }, second);
+  load_numbers(
+      params_.query, params_.query_type, [&](int step) { return query_at + own + 8 * step; }, first);
+  load_numbers(
+      params_.query, params_.query_type, [&](int step) { return query_at + own + 8 * step + kPairs; }, second);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int pair = 8 * step + t_ + 4 * odd;
@@ -52,7 +54,7 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
     const float factor = unit[step] * to_query_unit;
     to[0] = __float2half_rn(first[step] * factor), to[2] = __float2half_rn(second[step] * factor);
   }
-  if (!(params_.plan.key_list.entries > 0)) return;
+  if (!params_.page.key.has_outliers()) return;
   // Of a channel: the queries there, then what they have in the pair's other channel, with the sign of the rotation.
   auto* rows = reinterpret_cast<__half*>(shared_ + params_.plan.key_rows);
   auto* turns = reinterpret_cast<uint2*>(shared_ + params_.plan.key_turns);
@@ -69,14 +71,15 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
       const int channel = pair + query * kPairs;
       const std::uint64_t turn = params_.turns[pair];
       const float code_zero = (__ldg(zero + channel) + __ldg(scale + channel) * level) * to_stored;
-      turns[channel] = make_uint2(static_cast<std::uint32_t>(turn >> 32),
-                                  (static_cast<std::uint32_t>(turn) & 0xffff0000u) |
-                                      __half_as_ushort(__float2half_rn(code_zero)));
+      turns[channel] =
+          make_uint2(static_cast<std::uint32_t>(turn >> 32),
+                     (static_cast<std::uint32_t>(turn) & 0xffff0000u) | __half_as_ushort(__float2half_rn(code_zero)));
     }
   }
 }
 
-/// Keys are (zero + scale * x, both of a pair) rotated by 8 g + r: a linear map of x, r = 0 and r = 1, and its constant.
+/// Keys are (zero + scale * x, both of a pair) rotated by 8 g + r: a linear map of x, r = 0 and r = 1, and its
+/// constant.
 template <int kBits, int kDim>
 __device__ void HeadWarp<kBits, kDim>::prepare_fast_step(int step) {
   const uint4 angle = __ldg(reinterpret_cast<const uint4*>(params_.key_angles) + step * 32 + lane_);
@@ -88,8 +91,8 @@ __device__ void HeadWarp<kBits, kDim>::prepare_fast_step(int step) {
     const int pair = 8 * step + t_ + 4 * which;
     zeros[which][0] = __ldg(zero + pair), zeros[which][1] = __ldg(zero + pair + kPairs);
     scales[which][0] = __ldg(scale + pair), scales[which][1] = __ldg(scale + pair + kPairs);
-    const float inverse = inverse_power(power_above(fmaxf(fabsf(zeros[which][0]) + fabsf(scales[which][0]),
-                                                          fabsf(zeros[which][1]) + fabsf(scales[which][1]))));
+    const float inverse = inverse_power(power_above(
+        fmaxf(fabsf(zeros[which][0]) + fabsf(scales[which][0]), fabsf(zeros[which][1]) + fabsf(scales[which][1]))));
     for (int channel = 0; channel < 2; ++channel) zeros[which][channel] *= inverse, scales[which][channel] *= inverse;
   }
   uint4 words[3];
@@ -97,10 +100,9 @@ __device__ void HeadWarp<kBits, kDim>::prepare_fast_step(int step) {
   for (int r = 0; r < 2; ++r) {
     const std::uint32_t cosine = r ? angle.z : angle.x, sine = r ? angle.w : angle.y;
     const float c[2] = {low_float(cosine), high_float(cosine)}, s[2] = {low_float(sine), high_float(sine)};
-    words[r] = {pack_halves(scales[0][0] * c[0], scales[1][0] * c[1]),
-                pack_halves(-scales[0][1] * s[0], -scales[1][1] * s[1]),
-                pack_halves(scales[0][1] * c[0], scales[1][1] * c[1]),
-                pack_halves(scales[0][0] * s[0], scales[1][0] * s[1])};
+    words[r] = {
+        pack_halves(scales[0][0] * c[0], scales[1][0] * c[1]), pack_halves(-scales[0][1] * s[0], -scales[1][1] * s[1]),
+        pack_halves(scales[0][1] * c[0], scales[1][1] * c[1]), pack_halves(scales[0][0] * s[0], scales[1][0] * s[1])};
     const std::uint32_t first =
         pack_halves(zeros[0][0] * c[0] - zeros[0][1] * s[0], zeros[1][0] * c[1] - zeros[1][1] * s[1]);
     const std::uint32_t second =
@@ -174,7 +176,7 @@ __device__ void HeadWarp<kBits, kDim>::write_share() {
   if (g_ == 0) {
     reinterpret_cast<float2*>(shared_ + params_.plan.normals)[warp_ * kBlockQueries + t_] = make_float2(largest_, sum_);
   }
-  const bool outliers = (params_.plan.value_list.entries > 0);
+  const bool outliers = params_.page.value.has_outliers();
   __syncwarp();
   if (outliers) {
     const float unit = inverse_power(extra_unit_);

@@ -52,15 +52,15 @@ class HeadWarp {
         ratio_lane_(shared + params.plan.ratios + ((g_ & 1) * 4 + t_) * 4),
         key_column_(CodeLookup<kBits>::column(lane)) {}
 
-  __device__ void init_barriers() {
+  /// Copies are under way while tables are built.
+  __device__ void begin() {
     if (lane_ == 0) {
       copies_.init_barriers();
       barrier_init_fence();
     }
     __syncwarp();
+    copies_.begin();
   }
-  /// Copies are under way from now on.
-  __device__ void begin() { copies_.begin(); }
   __device__ void begin_lists() { copies_.begin_lists(); }
   /// By one warp each: what add_fast_step() multiplies by.
   __device__ void prepare_fast_step(int step);
@@ -161,15 +161,15 @@ class HeadWarp {
   float sum_ = 0.0f, zeros_ = 0.0f;
   std::uint32_t value_scale_bits_ = 0;  ///< largest scale of a value token so far, fp16 bits
   float weight_unit_ = 1.0f;
-  std::uint32_t extra_bits_ = 0;            ///< largest outlier, zero or scale of values so far, fp16 bits
+  std::uint32_t extra_bits_ = 0;             ///< largest outlier, zero or scale of values so far, fp16 bits
   float extra_unit_ = power_of_two(4 + 15);  ///< what extra_ is times
-  float value_level_ = 0.0f;  ///< what code 0 of a value stands for, before zero and scale
+  float value_level_ = 0.0f;                 ///< what code 0 of a value stands for, before zero and scale
   std::uint32_t weights_[kSubTiles][2];
 };
 
 template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_rotated(const StepKeys& keys, const char* base, int step,
-                                                                    float (&sums)[kSubTiles][4]) const {
+                                                                   float (&sums)[kSubTiles][4]) const {
   const uint4 turned = *reinterpret_cast<const uint4*>(base + step * 128);
   const uint2 query = query_of(step);
   const RotatedQuery lower = rotate_query(query, turned.x, turned.y), upper = rotate_query(query, turned.z, turned.w);
@@ -184,7 +184,7 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_rotated(const StepKey
 /// Scale, zero and rotation of keys as one linear map of what their codes stand for.
 template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step(StepKeys keys, const char* base, int step,
-                                                                      float (&sums)[kSubTiles][4]) const {
+                                                                     float (&sums)[kSubTiles][4]) const {
   const auto* map = reinterpret_cast<const uint4*>(angle_lane_ + step * kMapBytes);
   const uint4 even = map[0], odd = map[32], zeros = map[64];
 #pragma unroll
@@ -201,7 +201,7 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step(StepKeys ke
 /// The same where all steps are fast.
 template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step_in_parts(StepKeys keys, const char* base, int step,
-                                                                               float (&sums)[kSubTiles][4]) const {
+                                                                              float (&sums)[kSubTiles][4]) const {
   const uint4 angle = *reinterpret_cast<const uint4*>(angle_lane_ + step * 512);
   denormalise(keys, step);
 #pragma unroll
@@ -216,7 +216,7 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_fast_step_in_parts(St
 
 template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_slow_step(StepKeys keys, const char* base, int step,
-                                                                      float (&sums)[kSubTiles][2][4]) const {
+                                                                     float (&sums)[kSubTiles][2][4]) const {
   const uint2 turned = *reinterpret_cast<const uint2*>(base + step * 128);
   const __half2 ratio = as_half2(*reinterpret_cast<const std::uint32_t*>(ratio_lane_ + step * 32));
   const uint2 query = query_of(step);
@@ -257,11 +257,7 @@ __device__ void HeadWarp<kBits, kDim>::score(float (&scores)[2 * kSubTiles]) {
       if (step == kFastSteps - 1 && params_.fast_steps < kFastSteps) {
         add_slow_step(now, base, step, sums);
       } else {
-#ifdef KVQ_NO_MAP
-        add_fast_step_in_parts(now, base, step, fast);
-#else
         add_fast_step(now, base, step, fast);
-#endif
       }
     }
 #pragma unroll(kPipelined ? kSteps - kFastSteps : 1)

@@ -25,7 +25,7 @@ __device__ void HeadWarp<kBits, kDim>::rescale(float highest, std::uint32_t larg
     unit_fade = unit * inverse_power(weight_unit_);
     weight_unit_ = unit;
   }
-  if ((params_.plan.value_list.entries > 0)) {
+  if (params_.page.value.has_outliers()) {
     bound = __reduce_max_sync(~0u, bound);
     if (bound > extra_bits_) {
       extra_bits_ = bound;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::weigh(int page, float (&s
     largest = larger_halves(largest, range[i] & 0x7fff7fffu);
     highest = fmaxf(highest, scores[i]);
   }
-  const bool outliers = (params_.plan.value_list.entries > 0);
+  const bool outliers = params_.page.value.has_outliers();
   std::uint32_t bound = 0;
   if (outliers) bound = max(max(largest & 0xffffu, largest >> 16), largest_value_outlier());
   // A score above the reference by less than 2^8 leaves it as it is: rescaling is rare.
@@ -158,9 +158,9 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::run() {
     copies_.wait(kKeysFull, parity);
     score(scores);
     copies_.wait(kListsFull, parity);
-    if ((params_.plan.key_list.entries > 0)) add_key_outliers(page, scores);
+    if (params_.page.key.has_outliers()) add_key_outliers(page, scores);
     weigh(page, scores);
-    if ((params_.plan.value_list.entries > 0)) add_value_outliers();
+    if (params_.page.value.has_outliers()) add_value_outliers();
     __syncwarp();
     copies_.copy_lists();
     copies_.wait(kValuesFull, parity);

@@ -21,13 +21,13 @@ class OutlierReader {
     values = memory + list.values + (static_cast<unsigned>(parts.outlier_values) + 2 * begin & 15);
     channels = memory + list.channels + (static_cast<unsigned>(parts.outlier_channels) + begin & 15);
     tokens = memory + list.tokens;
-    first_bit = static_cast<int>(8 * static_cast<unsigned>(parts.outlier_tokens) + layout::kOutlierTokenBits * begin & 127);
+    first_bit =
+        static_cast<int>(8 * static_cast<unsigned>(parts.outlier_tokens) + layout::kOutlierTokenBits * begin & 127);
   }
   __device__ __forceinline__ OutlierEntry staged_entry(int entry) const {
     const int bit = first_bit + layout::kOutlierTokenBits * entry;
     const auto* bytes = reinterpret_cast<const unsigned char*>(tokens + (bit >> 3));
-    return {*reinterpret_cast<const std::uint16_t*>(values + 2 * entry),
-            static_cast<unsigned char>(channels[entry]),
+    return {*reinterpret_cast<const std::uint16_t*>(values + 2 * entry), static_cast<unsigned char>(channels[entry]),
             static_cast<int>(static_cast<unsigned>(bytes[0] | bytes[1] << 8) >> (bit & 7)) & 63};
   }
 
@@ -43,7 +43,7 @@ struct ChainPlace {
 
 /// An entry of the list that is not in the warp's memory. `place`: in the whole list of the page; not before the last.
 static __device__ __noinline__ OutlierEntry far_entry(const DecodeParams& params, bool keys, const std::uint8_t* page,
-                                               int place, ChainPlace& chain) {
+                                                      int place, ChainPlace& chain) {
   const layout::SideShape& shape = keys ? params.page.key : params.page.value;
   const layout::SideParts& parts = keys ? params.page.key_parts : params.page.value_parts;
   const std::uint8_t *values = page + parts.outlier_values, *channels = page + parts.outlier_channels;
@@ -52,8 +52,7 @@ static __device__ __noinline__ OutlierEntry far_entry(const DecodeParams& params
     const layout::OverflowBlock block = layout::overflow_block(shape);
     if (chain.hops < 0) chain = {0, *reinterpret_cast<const std::uint32_t*>(page + parts.overflow_link)};
     for (; chain.hops < (place - room) / layout::kOutlierBlockEntries; ++chain.hops) {
-      chain.link =
-          *reinterpret_cast<const std::uint32_t*>(params.key_overflow + chain.link * block.bytes + block.link);
+      chain.link = *reinterpret_cast<const std::uint32_t*>(params.key_overflow + chain.link * block.bytes + block.link);
     }
     values = params.key_overflow + chain.link * block.bytes;
     channels = values + block.channels, tokens = values + block.tokens;

@@ -1,8 +1,8 @@
 #pragma once
-// What outliers add to scores and to the output. A lane has an entry of the head's list at a time; sums over the entries
-// of a token (keys) or of a channel (values) are taken by mma: 16 entries are the contraction, A says where each of them
-// belongs (rows of ones and zeros), B what it adds for each query. Half of the columns would be spare, so two
-// neighbouring tokens or channels share a row: what is of the second one stands in other columns.
+// What outliers add to scores and to the output. A lane has an entry of the head's list at a time; sums over the
+// entries of a token (keys) or of a channel (values) are taken by mma: 16 entries are the contraction, A says where
+// each of them belongs (rows of ones and zeros), B what it adds for each query. Half of the columns would be spare, so
+// two neighbouring tokens or channels share a row: what is of the second one stands in other columns.
 //
 // An outlier's dense code is 0 and decoded like any other, so what is added is its value minus what code 0 stands for.
 // Included by head_warp.cuh.
@@ -32,7 +32,9 @@ __device__ __forceinline__ void add_entries(char* scratch, int lane, const Entry
   __syncwarp();
   const int matrix = lane >> 3, entry = 8 * ((lane & 7) >> 1) + 2 * matrix + (lane & 1);
   // Places are compared as fp16 bit patterns: equal numbers, equal bits.
-  const auto ones = [](std::uint32_t pair, std::uint32_t both) { return as_bits(__heq2(as_half2(pair), as_half2(both))); };
+  const auto ones = [](std::uint32_t pair, std::uint32_t both) {
+    return as_bits(__heq2(as_half2(pair), as_half2(both)));
+  };
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     std::uint32_t b[4];
@@ -99,13 +101,14 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_key_outliers(int page
       // Column 2 q + (token & 1) is query q.
       const bool odd = entry.token & 1;
       const std::uint32_t low = odd ? 0x1044u : 0x4410u, high = odd ? 0x3244u : 0x4432u;
-      terms[chunk] = {{__byte_perm(p01, 0, low), __byte_perm(p01, 0, high), __byte_perm(p23, 0, low),
-                       __byte_perm(p23, 0, high)},
-                      entry.token >> 1};
+      terms[chunk] = {
+          {__byte_perm(p01, 0, low), __byte_perm(p01, 0, high), __byte_perm(p23, 0, low), __byte_perm(p23, 0, high)},
+          entry.token >> 1};
     }
     // Row g + 8 half of tile, column 2 q + i: token 8 g + 4 tile + 2 half + i, query q.
-    add_entries(memory_ + params_.plan.scratch, lane_, terms,
-                [this](int tile, int half) { return static_cast<std::uint32_t>(4 * g_ + 2 * tile + half); }, sums);
+    add_entries(
+        memory_ + params_.plan.scratch, lane_, terms,
+        [this](int tile, int half) { return static_cast<std::uint32_t>(4 * g_ + 2 * tile + half); }, sums);
   }
 #pragma unroll
   for (int i = 0; i < 2 * kSubTiles; ++i) scores[i] = fmaf(sums[i >> 2][i & 3], outlier_unit_, scores[i]);
@@ -121,8 +124,8 @@ __device__ __forceinline__ std::uint32_t HeadWarp<kBits, kDim>::largest_value_ou
     largest = max(largest, *reinterpret_cast<const std::uint16_t*>(list.values + 2 * at) & 0x7fffu);
   }
   for (int at = list.staged + lane_; at < list.count; at += 32) {
-    const OutlierEntry entry = far_entry(params_, false, copies_.page_address(copies_.list_page()),
-                                         copies_.value_list().begin + at, chain);
+    const OutlierEntry entry =
+        far_entry(params_, false, copies_.page_address(copies_.list_page()), copies_.value_list().begin + at, chain);
     largest = max(largest, entry.value & 0x7fffu);
   }
   return largest;
@@ -154,8 +157,9 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::add_value_outliers() {
       const bool odd = entry.channel & 1;
       terms[chunk] = {{odd ? 0 : p01, odd ? 0 : p23, odd ? p01 : 0, odd ? p23 : 0}, entry.channel >> 1};
     }
-    add_entries(memory_ + params_.plan.scratch, lane_, terms,
-                [this](int tile, int half) { return static_cast<std::uint32_t>(16 * tile + g_ + 8 * half); }, extra_);
+    add_entries(
+        memory_ + params_.plan.scratch, lane_, terms,
+        [this](int tile, int half) { return static_cast<std::uint32_t>(16 * tile + g_ + 8 * half); }, extra_);
   }
 }
 

@@ -98,8 +98,9 @@ class PageAppend {
  private:
   __device__ bool mine(int i) const { return first_channel_ + i < width_; }
   __device__ void load(std::int64_t row, float (&x)[kPerThread]) const {
-    load_numbers(side_ ? a_.value : a_.key, static_cast<int>(a_.type),
-                 [&](int i) { return row * width_ + min(first_channel_ + i, width_ - 1); }, x);
+    load_numbers(
+        side_ ? a_.value : a_.key, static_cast<int>(a_.type),
+        [&](int i) { return row * width_ + min(first_channel_ + i, width_ - 1); }, x);
   }
   __device__ int code_of(int channel, float x_hat) const {
     const float* boundaries = boundaries_ + (tables_.books > 1 ? channel / shape_.head_dim * kMaxBoundaries : 0);
@@ -166,7 +167,8 @@ class PageAppend {
   template <bool kLargest>
   __device__ void take_one_by_one(const float (&x)[kPerThread], unsigned& taken);
   // page_append_list.cuh
-  __device__ void gather(const float (&x)[kPerThread], unsigned marks, int before, int total, std::int64_t row, int slot);
+  __device__ void gather(const float (&x)[kPerThread], unsigned marks, int before, int total, std::int64_t row,
+                         int slot);
   __device__ void put_into_lists();
   __device__ void sort_gathered();
   __device__ void reserve(int before, int after);
@@ -230,8 +232,17 @@ __device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread],
 
 template <int kPerThread>
 __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
-  // What belongs to the model, while the kernel before may still run.
-  const int threads = static_cast<int>(blockDim.x), inner = (1 << shape_.bits) - 1;
+  const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
+  const int page = length / layout::kPageTokens + page_of_call;
+  const int begin = max(length, page * layout::kPageTokens),
+            end = min(length + count, (page + 1) * layout::kPageTokens);
+  if (begin >= end) return;
+  const std::uint32_t page_number = a_.block_table[sequence * a_.block_table_stride + page];
+  const int first_slot = begin - page * layout::kPageTokens, end_slot = end - page * layout::kPageTokens;
+  const int threads = static_cast<int>(blockDim.x);
+  float x[kPerThread];
+  load(first + (begin - length), x);
+
 #pragma unroll
   for (int i = 0; i < kPerThread && side_ == 0; ++i) {
     if (!mine(i)) continue;
@@ -240,19 +251,10 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
     zero_[i] = __fadd_rn(__fmul_rn(0.5f, lower_[i]), __fmul_rn(0.5f, upper_[i]));
     inverse_[i] = inverse_of(__fsub_rn(__fmul_rn(0.5f, upper_[i]), __fmul_rn(0.5f, lower_[i])));
   }
+  const int inner = (1 << shape_.bits) - 1;
   for (int i = thread_; i < tables_.books * inner; i += threads) {
     boundaries_[i / inner * kMaxBoundaries + i % inner] = tables_.boundaries[i];
   }
-  wait_for_kernel_before();
-  const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
-  const int page = length / layout::kPageTokens + page_of_call;
-  const int begin = max(length, page * layout::kPageTokens),
-            end = min(length + count, (page + 1) * layout::kPageTokens);
-  if (begin >= end) return;
-  const std::uint32_t page_number = a_.block_table[sequence * a_.block_table_stride + page];
-  const int first_slot = begin - page * layout::kPageTokens, end_slot = end - page * layout::kPageTokens;
-  float x[kPerThread];
-  load(first + (begin - length), x);
   page_ = a_.pages + page_number * a_.page.bytes;
   if (first_slot == 0) {
     // Both sides clear what is theirs and nothing else.

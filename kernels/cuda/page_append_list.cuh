@@ -3,7 +3,8 @@
 
 namespace kvq::cuda {
 
-/// Entries of a token's marked channels; there is room. `before`: marks of the threads before this one; `total`: of all.
+/// Entries of a token's marked channels; there is room. `before`: marks of the threads before this one; `total`: of
+/// all.
 template <int kPerThread>
 __device__ __forceinline__ void PageAppend<kPerThread>::gather(const float (&x)[kPerThread], unsigned marks, int before,
                                                                int total, std::int64_t row, int slot) {
@@ -60,9 +61,8 @@ __device__ void PageAppend<kPerThread>::sort_gathered() {
   }
   __syncthreads();
   for (int head = warp_; head < heads; head += warps_) {
-    each_of_head(head, [&](int entry, int rank) {
-      stage_order_[new_begin_[head] + rank] = static_cast<std::uint16_t>(entry);
-    });
+    each_of_head(
+        head, [&](int entry, int rank) { stage_order_[new_begin_[head] + rank] = static_cast<std::uint16_t>(entry); });
   }
   __syncthreads();
 }

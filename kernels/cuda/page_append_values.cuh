@@ -38,8 +38,8 @@ __device__ void PageAppend<kPerThread>::take_one_by_one(const float (&x)[kPerThr
 }
 
 /// Marks the outliers_per_end largest values of the token and as many of the smallest, ties to the lower channel. Every
-/// warp shows its `rounds` largest; of what the warps show last, the number-th largest is exceeded by enough values, and
-/// not by many more: these are ranked. False, and nothing marked, where that would not be so.
+/// warp shows its `rounds` largest; of what the warps show last, the number-th largest is exceeded by enough values,
+/// and not by many more: these are ranked. False, and nothing marked, where that would not be so.
 template <int kPerThread>
 __device__ bool PageAppend<kPerThread>::take_extremes(const float (&x)[kPerThread], unsigned& taken) {
   const int wanted = shape_.outliers_per_end, rounds = (wanted + warps_ - 1) / warps_;
@@ -153,8 +153,8 @@ __device__ void PageAppend<kPerThread>::append_value(const float (&x)[kPerThread
       report_overflow(row, 0xffff);
   }
   if (thread_ == 0) {
-    reinterpret_cast<std::uint32_t*>(page_ + parts_.ranges)[slot] =
-        zero_half | static_cast<std::uint32_t>(scale_half) << 16;
+    reinterpret_cast<std::uint32_t*>(page_ + parts_.ranges)[slot] = zero_half | static_cast<std::uint32_t>(scale_half)
+                                                                                    << 16;
   }
   const float zero = __fmul_rn(half_bits_to_float(zero_half), from_stored);
   const float inverse = inverse_of(__fmul_rn(half_bits_to_float(scale_half), from_stored));

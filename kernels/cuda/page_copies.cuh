@@ -1,6 +1,7 @@
 #pragma once
 // A warp's copies of pages into its shared memory. Codes come as soon as those before are used up; lists of outliers
-// too, but where a head's list lies in its page is known from the page's counts alone, which are asked for a page ahead.
+// too, but where a head's list lies in its page is known from the page's counts alone, which are asked for a page
+// ahead.
 
 #include <kvq/kernels/cuda/decode_shared.cuh>
 
@@ -21,7 +22,7 @@ class PageCopies {
         barriers_(reinterpret_cast<std::uint64_t*>(shared + params.plan.barriers) + warp * kBarriers),
         lane_(lane),
         warps_(params.plan.warps),
-        page_(warp),
+        page_(share.first_page + warp),
         page_bytes_(static_cast<std::uint32_t>(params.page.bytes)),
         key_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.key.bits))),
         value_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.value.bits))),
@@ -50,7 +51,6 @@ class PageCopies {
 
   /// Everything of the first page under way, but for its lists.
   __device__ void begin() {
-    page_ += share_.first_page;
     next_ = number_of(page_), after_next_ = number_of(page_ + warps_);
     if (!more()) return;
     copy_keys();
@@ -71,9 +71,8 @@ class PageCopies {
   __device__ void advance() {
     page_ += warps_;
     next_ = after_next_;
-    if (has_lists() && more()) ask_for_counts();
-    // Last: nothing may wait for this load before it is needed.
     after_next_ = number_of(page_ + warps_);
+    if (has_lists() && more()) ask_for_counts();
   }
 
   __device__ void copy_keys() const {
@@ -84,7 +83,8 @@ class PageCopies {
     warp_copy(memory_ + params_.plan.key_codes, page_address(next_) + key_offset_, key_bytes_, barriers_ + kKeysFull,
               lane_);
     warp_copy(memory_ + params_.plan.base_angles,
-              reinterpret_cast<const char*>(params_.base_angles) + static_cast<std::uint32_t>(page_) * std::uint64_t{kAngleBytes},
+              reinterpret_cast<const char*>(params_.base_angles) +
+                  static_cast<std::uint32_t>(page_) * std::uint64_t{kAngleBytes},
               kAngleBytes, barriers_ + kKeysFull, lane_);
     copy_commit(barriers_ + kKeysFull);
   }
@@ -126,15 +126,8 @@ class PageCopies {
   }
 
  private:
-  __device__ bool has_lists() const { return (params_.plan.key_list.entries > 0) || (params_.plan.value_list.entries > 0); }
-  /// Opaque to the compiler: it would move the number into a uniform register at once, and wait for it.
-  __device__ std::uint32_t number_of(int page) const {
-    std::uint32_t number = 0;
-    if (page < share_.end_page) {
-      asm volatile("ld.global.b32 %0, [%1];" : "=r"(number) : "l"(share_.block_table + page) : "memory");
-    }
-    return number;
-  }
+  __device__ bool has_lists() const { return params_.page.key.has_outliers() || params_.page.value.has_outliers(); }
+  __device__ std::uint32_t number_of(int page) const { return page < share_.end_page ? share_.block_table[page] : 0; }
 
   /// Counts by head, one to a lane; of further heads only what adds up before the block's, and its own.
   __device__ __forceinline__ void ask_for_counts() {
@@ -148,7 +141,6 @@ class PageCopies {
       counts_[side] = lane_ < heads ? __ldg(counts + lane_) : 0;
       if (heads > 32) {
         more_before_[side] = 0;
-#pragma unroll 1
         for (int head = lane_ + 32; head < share_.kv_head; head += 32) more_before_[side] += __ldg(counts + head);
         if (share_.kv_head >= 32) own_[side] = __ldg(counts + share_.kv_head);
       }
@@ -174,9 +166,8 @@ class PageCopies {
     } else {
       for (int part = 0; part < 7; ++part) {
         const auto address = reinterpret_cast<std::uint64_t>(from);
-        warp_copy(memory_ + __shfl_sync(~0u, to, part),
-                  reinterpret_cast<const void*>(__shfl_sync(~0u, address, part)), __shfl_sync(~0u, bytes, part),
-                  barrier, lane_);
+        warp_copy(memory_ + __shfl_sync(~0u, to, part), reinterpret_cast<const void*>(__shfl_sync(~0u, address, part)),
+                  __shfl_sync(~0u, bytes, part), barrier, lane_);
       }
       copy_commit(barrier);
     }

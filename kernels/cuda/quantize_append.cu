@@ -1,5 +1,4 @@
 // Launches the appending of tokens, one block per side of every page that gets some.
-#include <kvq/kernels/cuda/early_launch.h>
 #include <kvq/kernels/cuda/page_append.cuh>
 
 namespace kvq::cuda {
@@ -7,9 +6,9 @@ namespace kvq::cuda {
 namespace {
 
 template <int kPerThread>
-__global__ void __launch_bounds__(kPerThread < 8 ? 256 : kMaxAppendWarps * 32) append_kernel(const __grid_constant__ QuantizeAppend arguments) {
+__global__ void __launch_bounds__(kPerThread < 8 ? 256 : kMaxAppendWarps * 32)
+    append_kernel(const __grid_constant__ QuantizeAppend arguments) {
   extern __shared__ __align__(16) char shared[];
-  allow_next_kernel();
   PageAppend<kPerThread>(arguments, static_cast<int>(blockIdx.z), shared)
       .run(static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
 }
@@ -25,7 +24,8 @@ Status launch_append(const QuantizeAppend& a, Stream stream) {
                                                 bytes) != cudaSuccess) {
     return Status::TooMuchSharedMemory;
   }
-  return launch_early(append_kernel<kPerThread>, dim3(pages, static_cast<unsigned>(a.batch), 2), threads, bytes, stream, a);
+  append_kernel<kPerThread><<<dim3(pages, a.batch, 2), threads, bytes, stream>>>(a);
+  return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
 }
 
 }  // namespace

@@ -13,16 +13,16 @@
 // - Ranges, token axis only: per token zero and scale, fp16 each. Of groups of channels or of tokens: page.h.
 //
 // - Outliers of a side, in one list for each kv head, the lists one after the other: per kv head a count of 2 bytes (4
-//   from head_dim 1024 on); per entry an fp16 value, the channel within the head, 1 byte for head_dim <= 256, else 2, and
-//   the token within the page, 6 bits. Entries are in order of head, token, channel, so a kv head is read by itself, and
-//   any entry by itself.
+//   from head_dim 1024 on); per entry an fp16 value, the channel within the head, 1 byte for head_dim <= 256, else 2,
+//   and the token within the page, 6 bits. Entries are in order of head, token, channel, so a kv head is read by
+//   itself, and any entry by itself.
 //
-//   Where every token has the same number (one range per token: 2k of them, or width, if that is less) there is room for
-//   64 times that; slots of sinks and of tokens not yet there have none. Where the number varies (one range per channel)
-//   there is room for `capacity` entries and a 4-byte link to the first overflow block. `capacity` is the calibrated
-//   number per page, rate * width * 64, and a 32nd more, rounded up to a multiple of 8. What exceeds it goes on, in the
-//   same order, in overflow blocks of 8 entries and a 4-byte link to the next block, taken from a pool of the cache.
-//   Capacity is counted whether used or not; overflow blocks as they are taken, whole.
+//   Where every token has the same number (one range per token: 2k of them, or width, if that is less) there is room
+//   for 64 times that; slots of sinks and of tokens not yet there have none. Where the number varies (one range per
+//   channel) there is room for `capacity` entries and a 4-byte link to the first overflow block. `capacity` is the
+//   calibrated number per page, rate * width * 64, and a 32nd more, rounded up to a multiple of 8. What exceeds it goes
+//   on, in the same order, in overflow blocks of 8 entries and a 4-byte link to the next block, taken from a pool of
+//   the cache. Capacity is counted whether used or not; overflow blocks as they are taken, whole.
 //
 // Apart from the pages, per sequence, layer and side: the first min(sinks, tokens) tokens, and room for those that wait
 // to be quantized, `width` fp16 each.

@@ -51,10 +51,10 @@ std::vector<OutlierEntry> OutlierList::read(const BlockPool& overflow) const {
         link = data + block.link;
         at = 0;
       }
-      entries.push_back({head * shape_.head_dim + load_small(room.channels, at, channel_bytes),
-                         static_cast<std::int32_t>(
-                             load_bits(room.tokens, at * layout::kOutlierTokenBits, layout::kOutlierTokenBits)),
-                         load_number<std::uint16_t>(room.values + at * layout::kHalfBytes)});
+      entries.push_back(
+          {head * shape_.head_dim + load_small(room.channels, at, channel_bytes),
+           static_cast<std::int32_t>(load_bits(room.tokens, at * layout::kOutlierTokenBits, layout::kOutlierTokenBits)),
+           load_number<std::uint16_t>(room.values + at * layout::kHalfBytes)});
     }
   }
   return entries;

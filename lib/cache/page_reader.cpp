@@ -63,8 +63,8 @@ void SideDecoder::add_runs(const SideQuantizer& quantizer, const CodeRows& rows)
   }
 }
 
-/// Calls visit(token, channel within the token, value) for entries of kv heads first_head … last_head - 1 in tokens below
-/// `slots`, in the order in which they are stored.
+/// Calls visit(token, channel within the token, value) for entries of kv heads first_head … last_head - 1 in tokens
+/// below `slots`, in the order in which they are stored.
 template <typename Visit>
 void SideDecoder::for_each_outlier(const std::uint8_t* page, int slots, int first_head, int last_head,
                                    const BlockPool& overflow, OpenPage& scratch, Visit visit) const {

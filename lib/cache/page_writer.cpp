@@ -8,9 +8,7 @@
 
 namespace kvq {
 
-void PageWriter::begin() {
-  OutlierList(shape_, parts_, page_).begin();
-}
+void PageWriter::begin() { OutlierList(shape_, parts_, page_).begin(); }
 
 void PageWriter::write(int first_slot, const EncodedTokens& tokens) {
   const int count = static_cast<int>(tokens.tokens);

@@ -68,7 +68,7 @@ TEST_CASE("A page of 3-bit keys and 2-bit values, written by hand, is read") {
     put_half(&bytes[360 + 4 * token], 0x4000), put_half(&bytes[362 + 4 * token], 0xc000);  // 2, -2: times 2^-1
     bytes[624 + 2 * token] = 0, bytes[625 + 2 * token] = 1;
   }
-  bytes[758] = 0, bytes[759] = 0b00010000, bytes[760] = 0b00000100;  // 0, 0, 1, 1
+  bytes[758] = 0, bytes[759] = 0b00010000, bytes[760] = 0b00000100;           // 0, 0, 1, 1
   bytes[761] = 0b10000010, bytes[762] = 0b00110000, bytes[763] = 0b00001100;  // 2, 2, 3, 3
   CHECK(decode_page(bytes.data(), key, 4, kNoOverflow) == std::vector<double>{2.5, -11, 2, -7, 4.5, -5, 3.5, -3});
   CHECK(decode_page(bytes.data(), value, 2, kNoOverflow) == std::vector<double>{1, -1, 1, -1});

@@ -37,8 +37,8 @@ Quantizer make_quantizer(const std::string& recipe, int layers, int kv_heads, in
 
 TEST_CASE("SmolLM2's cache of 2048 tokens, counted by hand") {
   const Quantizer quantizer = make_quantizer("nuq3-1%", 30, 3, 64, 0.0098);
-  // 32 pages. Key outliers: 0.0098 * 192 * 64 * 33 / 32 = 124.2 -> 128 entries. One page in every layer has 130: one overflow
-  // block.
+  // 32 pages. Key outliers: 0.0098 * 192 * 64 * 33 / 32 = 124.2 -> 128 entries. One page in every layer has 130: one
+  // overflow block.
   std::vector<std::uint32_t> outliers(30 * 2048, 0);
   for (int layer = 0; layer < 30; ++layer) {
     for (int token = 0; token < 64; ++token) outliers[static_cast<std::size_t>(layer) * 2048 + 640 + token] = 2;
