@@ -151,17 +151,23 @@ TEST_CASE("Tiny models hold the same weights as GGUF and as Hugging Face folder"
   int models = 0;
   for (const auto& model : std::filesystem::directory_iterator(tiny)) {
     INFO(model.path());
+    if (!exists(model.path() / "model.gguf")) continue;  // a folder alone
     const GgufFile gguf(model.path() / "model.gguf");
+    const std::string architecture = gguf.require_string("general.architecture");
     const HfFolder folder(model.path() / "hf");
     for (const auto& [gguf_name, hf_name] : same) {
       REQUIRE(gguf.find(gguf_name) != nullptr);
       REQUIRE(folder.find(hf_name) != nullptr);
       CHECK(gguf.find(gguf_name)->shape == folder.find(hf_name)->shape);
-      CHECK(read_all(gguf, gguf_name) == read_all(folder, hf_name));
+      std::vector<float> expected = read_all(folder, hf_name);
+      if (architecture == "gemma3" && gguf_name == "output_norm.weight") {
+        for (float& weight : expected) weight += 1;  // a GGUF holds what multiplies
+      }
+      CHECK(read_all(gguf, gguf_name) == expected);
     }
     const auto layers = folder.config()["num_hidden_layers"].get<std::int64_t>();
-    CHECK(gguf.require_int("llama.block_count") == layers);
+    CHECK(gguf.require_int(architecture + ".block_count") == layers);
     ++models;
   }
-  CHECK(models >= 6);
+  CHECK(models >= 9);
 }

@@ -152,11 +152,12 @@ for file in "$SOURCE"/configs/experiments/*.toml; do
     { cat "$evaluation_text"; echo "$label"; } >"$label.txt"
     texts+=(--calibration-text "$label=$calibration_text" --text "$label=$label.txt")
   done
-  if grep -qE '"q4_0"|outlier-channels' "$file"; then  # the tiny model's heads are too narrow: said before a calibration
-    refused "heads of 8 channels" kvq-eval experiment "$file" --model "$model" "${texts[@]}" -o z
+  if grep -qE '"q4_0"|outlier-channels|pq:m=' "$file"; then  # the tiny model's heads are too narrow: said before a calibration
+    refused "of 8 channels" kvq-eval experiment "$file" --model "$model" "${texts[@]}" -o z
     python3 -c "
 import re, sys
 text = re.sub(r', \"(q[48]_0|[^\"]*outlier-channels[^\"]*)\"', '', open(sys.argv[1]).read())
+text = re.sub(r'pq:m=[0-9]+', 'pq:m=4', text)
 head, *claims = text.split('[[claim]]')
 print('[[claim]]'.join([head, *(claim for claim in claims if 'q4_0' not in claim)]))" "$file" >narrow.toml
     file=narrow.toml
