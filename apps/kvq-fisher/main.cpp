@@ -7,6 +7,7 @@
 
 #include <kvq/calib/collect_weights.h>
 #include <kvq/core/error.h>
+#include <kvq/model/memory.h>
 
 using namespace kvq;
 
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
     options.output = arguments.output;
     options.force = tool.common().force;
     options.recompute = parse_recompute(arguments.recompute);
+    if (options.recompute == Recompute::Layer) map_large_allocations();  // chosen where memory is short
     options.query_heads = parse_query_heads(arguments.query_heads);
     options.dtype = parse_dtype(arguments.dtype);
     options.gradients = !arguments.forward_only;

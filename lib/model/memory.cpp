@@ -7,6 +7,10 @@
 #include <optional>
 #include <string>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace kvq {
 
 namespace {
@@ -73,6 +77,12 @@ std::int64_t available_memory_bytes() {
     if (line.starts_with("MemAvailable:")) available = std::stoll(line.substr(13)) * 1024;
   }
   return std::min(available, left_in_groups());
+}
+
+void map_large_allocations() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 8 << 20);
+#endif
 }
 
 }  // namespace kvq
