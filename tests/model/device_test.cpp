@@ -62,6 +62,92 @@ void check_gradients(const Found& found, const Found& expected, double forward, 
   }
 }
 
+void check_fp32(Device device) {
+  for (const std::string& name : kModels) {
+    INFO(name);
+    const auto cpu = load_model(tiny(name), {}), other = load_model(tiny(name), {.device = device});
+    CHECK(other->device() == device);
+    const std::vector<std::int32_t> ids = some_ids();
+    const Found expected = gradients(*cpu, ids, Recompute::None);
+    const double nll = window_nll(*cpu, ids);
+    by_operations(device, [&] {
+      CHECK(window_nll(*other, ids) == Approx(nll).margin(1e-4));
+      const Found found = gradients(*other, ids, Recompute::None);
+      CHECK(found.loss == Approx(expected.loss).margin(1e-4));
+      check_gradients(found, expected, 1e-4, 1e-3);
+      CHECK(found.layers.at(0).key.device() == torch_device(device));
+      for (const Recompute recompute : {Recompute::None, Recompute::Layer, Recompute::Auto}) {
+        const Found again = gradients(*other, ids, recompute);
+        CHECK(again.loss == found.loss);
+        for (const auto& [index, layer] : found.layers) {
+          CHECK(again.layers.at(index).key.equal(layer.key));
+          CHECK(again.layers.at(index).key_grad.equal(layer.key_grad));
+          CHECK(again.layers.at(index).value_grad.equal(layer.value_grad));
+        }
+      }
+    });
+  }
+}
+
+void check_bf16(Device device) {
+  for (const std::string& name : kModels) {
+    INFO(name);
+    const auto exact = load_model(tiny(name), {}), cpu = load_model(tiny(name), {.dtype = Dtype::Bf16}),
+               other = load_model(tiny(name), {.dtype = Dtype::Bf16, .device = device});
+    const std::vector<std::int32_t> ids = some_ids();
+    const double nll = window_nll(*exact, ids);
+    const Found truth = gradients(*exact, ids, Recompute::None), host = gradients(*cpu, ids, Recompute::None);
+    by_operations(device, [&] {
+      CHECK(window_nll(*other, ids) == Approx(nll).epsilon(0.02));
+      CHECK(window_nll(*other, ids) != nll);
+      const Found found = gradients(*other, ids, Recompute::Layer);
+      for (const auto& [index, layer] : truth.layers) {
+        INFO("layer " << index);
+        const double usual = relative_error(host.layers.at(index).key_grad, layer.key_grad);
+        CHECK(relative_error(host_floats(found.layers.at(index).key_grad), layer.key_grad) <= 1.5 * usual + 0.01);
+      }
+    });
+  }
+}
+
+void check_parts(Device device) {
+  const auto cpu = load_model(tiny("gqa-untied"), {}), other = load_model(tiny("gqa-untied"), {.device = device});
+  const std::vector<std::int32_t> ids = some_ids(40);
+  const auto all = [&](Model& model) {
+    Found found;
+    sequence_gradients(
+        model, ids, Recompute::Layer, [&](const LayerGradients& layer) { found.layers[layer.layer] = layer; },
+        {.weights = true, .query_heads = true});
+    return found;
+  };
+  const Found expected = all(*cpu), found = by_operations(device, [&] { return all(*other); });
+  for (const auto& [index, layer] : expected.layers) {
+    const LayerGradients& one = found.layers.at(index);
+    CHECK(relative_error(host_floats(one.key_head_grad), layer.key_head_grad) <= 1e-3);
+    CHECK(relative_error(host_floats(one.value_head_grad), layer.value_head_grad) <= 1e-3);
+    REQUIRE(one.weight_grad.size() == layer.weight_grad.size());
+    for (std::size_t matrix = 0; matrix < layer.weight_grad.size(); ++matrix)
+      CHECK(relative_error(host_floats(one.weight_grad[matrix]), layer.weight_grad[matrix]) <= 1e-3);
+  }
+}
+
+void check_streaming(Device device) {
+  const auto stay = load_model(tiny("gqa-bias"), {.device = device});
+  const auto stream = load_model(tiny("gqa-bias"), {.weight_budget_bytes = 0, .device = device});
+  const std::vector<std::int32_t> ids = some_ids(150);
+  by_operations(device, [&] {
+    CHECK(stay->weight_bytes_to_come() > 0);
+    CHECK(window_nll(*stay, ids) == window_nll(*stream, ids));
+    CHECK(stay->weight_bytes_to_come() == 0);
+    const c10::InferenceMode no_gradients;
+    const at::Tensor whole = host_floats(final_hidden(*stay, ids));
+    for (const std::size_t step : {1, 7}) {
+      ExactAttention attention(stay->config().kv, stay->config().rope);
+      CHECK(relative_error(host_floats(final_hidden(*stay, ids, attention, step)), whole) <= 1e-5);
+    }
+  });
+}
+
 }  // namespace
 
 TEST_CASE("A device is known by its name, any other word is refused") {
@@ -88,90 +174,10 @@ TEST_CASE("Without a usable GPU asking for one says what is missing") {
   CHECK_THROWS_AS(open_device(Device::Cuda), Error);  // every time
 }
 
-TEST_CASE("On the GPU losses and gradients of fp32 are the CPU's", "[gpu]") {
-  if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
-  for (const std::string& name : kModels) {
-    INFO(name);
-    const auto cpu = load_model(tiny(name), {}), gpu = load_model(tiny(name), {.device = Device::Cuda});
-    CHECK(gpu->device() == Device::Cuda);
-    const std::vector<std::int32_t> ids = some_ids();
-    CHECK(window_nll(*gpu, ids) == Approx(window_nll(*cpu, ids)).margin(1e-4));
-    const Found expected = gradients(*cpu, ids, Recompute::None), found = gradients(*gpu, ids, Recompute::None);
-    CHECK(found.loss == Approx(expected.loss).margin(1e-4));
-    check_gradients(found, expected, 1e-4, 1e-3);
-    CHECK(found.layers.at(0).key.is_cuda());
-    const Found again = gradients(*gpu, ids, Recompute::None);
-    for (const Recompute recompute : {Recompute::Layer, Recompute::Auto}) {
-      const Found other = gradients(*gpu, ids, recompute);
-      CHECK(other.loss == found.loss);
-      for (const auto& [index, layer] : found.layers) {
-        CHECK(other.layers.at(index).key.equal(layer.key));
-        CHECK(other.layers.at(index).key_grad.equal(layer.key_grad));
-        CHECK(other.layers.at(index).value_grad.equal(layer.value_grad));
-        CHECK(again.layers.at(index).key_grad.equal(layer.key_grad));
-      }
-    }
-  }
-}
-
-TEST_CASE("On the GPU bf16 stays as close to fp32 as on the CPU", "[gpu]") {
-  if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
-  for (const std::string& name : kModels) {
-    INFO(name);
-    const auto exact = load_model(tiny(name), {});
-    const auto cpu = load_model(tiny(name), {.dtype = Dtype::Bf16});
-    const auto gpu = load_model(tiny(name), {.dtype = Dtype::Bf16, .device = Device::Cuda});
-    const std::vector<std::int32_t> ids = some_ids();
-    const double nll = window_nll(*exact, ids);
-    CHECK(window_nll(*gpu, ids) == Approx(nll).epsilon(0.02));
-    CHECK(window_nll(*gpu, ids) != nll);
-    const Found truth = gradients(*exact, ids, Recompute::None), host = gradients(*cpu, ids, Recompute::None),
-                found = gradients(*gpu, ids, Recompute::Layer);
-    for (const auto& [index, layer] : truth.layers) {
-      INFO("layer " << index);
-      const double usual = relative_error(host.layers.at(index).key_grad, layer.key_grad);
-      CHECK(relative_error(host_floats(found.layers.at(index).key_grad), layer.key_grad) <= 1.5 * usual + 0.01);
-    }
-  }
-}
-
-TEST_CASE("On the GPU parts of query heads and gradients of weights are the CPU's", "[gpu]") {
-  if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
-  const auto cpu = load_model(tiny("gqa-untied"), {}), gpu = load_model(tiny("gqa-untied"), {.device = Device::Cuda});
-  const std::vector<std::int32_t> ids = some_ids(40);
-  const auto all = [&](Model& model) {
-    Found found;
-    sequence_gradients(
-        model, ids, Recompute::Layer, [&](const LayerGradients& layer) { found.layers[layer.layer] = layer; },
-        {.weights = true, .query_heads = true});
-    return found;
-  };
-  const Found expected = all(*cpu), found = all(*gpu);
-  for (const auto& [index, layer] : expected.layers) {
-    const LayerGradients& other = found.layers.at(index);
-    CHECK(relative_error(host_floats(other.key_head_grad), layer.key_head_grad) <= 1e-3);
-    CHECK(relative_error(host_floats(other.value_head_grad), layer.value_head_grad) <= 1e-3);
-    REQUIRE(other.weight_grad.size() == layer.weight_grad.size());
-    for (std::size_t matrix = 0; matrix < layer.weight_grad.size(); ++matrix)
-      CHECK(relative_error(host_floats(other.weight_grad[matrix]), layer.weight_grad[matrix]) <= 1e-3);
-  }
-}
-
-TEST_CASE("On the GPU weights expanded anew at each use, and tokens one by one, change nothing", "[gpu]") {
-  if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
-  const auto stay = load_model(tiny("gqa-bias"), {.device = Device::Cuda});
-  const auto stream = load_model(tiny("gqa-bias"), {.weight_budget_bytes = 0, .device = Device::Cuda});
-  const std::vector<std::int32_t> ids = some_ids(150);
-  CHECK(stay->weight_bytes_to_come() > 0);
-  CHECK(window_nll(*stay, ids) == window_nll(*stream, ids));
-  CHECK(stay->weight_bytes_to_come() == 0);
-  const c10::InferenceMode no_gradients;
-  const at::Tensor whole = host_floats(final_hidden(*stay, ids));
-  for (const std::size_t step : {1, 7}) {
-    ExactAttention attention(stay->config().kv, stay->config().rope);
-    CHECK(relative_error(host_floats(final_hidden(*stay, ids, attention, step)), whole) <= 1e-5);
-  }
-}
+KVQ_TEST_OF_OPERATIONS("Losses and gradients in fp32 are those of the CPU's loops, the same bits however often", check_fp32)
+KVQ_TEST_OF_OPERATIONS("In bf16 gradients stay as close to fp32's as those of the CPU's loops", check_bf16)
+KVQ_TEST_OF_OPERATIONS("Parts of query heads and gradients of weights are those of the CPU's loops", check_parts)
+KVQ_TEST_OF_OPERATIONS("Weights expanded anew at each use, and tokens one by one, change nothing", check_streaming)
 
 TEST_CASE("Memory of the GPU that is kept for reuse counts as available", "[gpu]") {
   if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
