@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
-#include <kvq/model/memory.h>
+#include <kvq/model/device.h>
 #include <kvq/model/threads.h>
 #include <kvq/text/corpus.h>
 
@@ -20,6 +20,14 @@ void add_model_options(CLI::App& command, ModelArguments& arguments) {
       ->capture_default_str();
 }
 
+void add_device_option(CLI::App& command, ModelArguments& arguments) {
+  command.add_option("--device", arguments.device, "where the model is computed: cpu, or cuda (an NVIDIA GPU)")
+      ->check(CLI::IsMember(device_names()))
+      ->capture_default_str();
+}
+
+void open_device(const ModelArguments& arguments) { kvq::open_device(parse_device(arguments.device)); }
+
 LoadedModel open_model(const ModelArguments& arguments, RunContext& context, int models) {
   LoadedModel loaded;
   const std::string path = arguments.model.string();
@@ -31,7 +39,8 @@ LoadedModel open_model(const ModelArguments& arguments, RunContext& context, int
   }
   set_compute_threads(context.threads);
   ModelOptions options{parse_dtype(arguments.dtype)};
-  if (models > 1) options.weight_budget_bytes = available_memory_bytes() / 2 / models;
+  options.device = parse_device(arguments.device);
+  if (models > 1) options.weight_budget_bytes = available_memory_bytes(options.device) / 2 / models;
   loaded.model = load_model(arguments.model, options);
   if (loaded.tokenizer->vocab_size() > loaded.model->config().vocab) {
     fail(ErrorKind::Mismatch, fmt::format("{}: the tokenizer has {} tokens, the model's embedding only {}", path,

@@ -16,11 +16,16 @@ namespace kvq::apps {
 
 struct ModelArguments {
   std::filesystem::path model;
-  std::string dtype = "fp32", bos = "auto";
+  std::string dtype = "fp32", bos = "auto", device = "cpu";
 };
 
 /// --model (required), --dtype, --bos
 void add_model_options(CLI::App& command, ModelArguments& arguments);
+
+/// --device, for commands that pass it on to open_device() below and to open_model().
+void add_device_option(CLI::App& command, ModelArguments& arguments);
+/// Makes --device ready, the first thing that a command does: throws Device before anything is read or made.
+void open_device(const ModelArguments& arguments);
 
 struct LoadedModel {
   std::unique_ptr<Tokenizer> tokenizer;

@@ -70,6 +70,8 @@ std::string settings_as_toml(const CLI::App& command) {
     if (kNotStored.contains(name)) continue;
     // A quantizer stores its own recipe as a dataset of its own; those that were fitted beside it do not concern it.
     if (name == "recipe" && command.get_parent() == nullptr) continue;
+    // Files that were made before there was a choice say nothing; nor do those of the CPU since.
+    if (name == "device" && (option->count() == 0 || option->as<std::string>() == "cpu")) continue;
     std::vector<std::string> values = option->count() > 0 ? option->reduced_results() : std::vector<std::string>{};
     if (option->count() == 0 && !option->get_default_str().empty()) values = {option->get_default_str()};
     if (values.empty()) continue;

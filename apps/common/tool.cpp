@@ -75,12 +75,6 @@ void Tool::add_common(CLI::App& command, Features features) {
   if (features.json) command.add_flag("--json", options.json, "print one JSON object on stdout")->group(group);
   if (features.force) command.add_flag("--force", options.force, "replace output that exists")->group(group);
   if (features.dry_run) command.add_flag("--dry-run", options.dry_run, "print the plan and stop")->group(group);
-  if (features.device) {
-    command.add_option("--device", options.device, "where to compute: cpu")
-        ->check(CLI::IsMember({"cpu"}))
-        ->capture_default_str()
-        ->group(group);
-  }
   command.add_option("--threads", options.threads, "threads (default: all cores this process may use)")
       ->check(whole_number(1, 1024))
       ->group(group);
@@ -232,6 +226,13 @@ std::string human_bytes(double bytes) {
   }
   return unit == 0 || bytes >= 99.5 ? fmt::format("{:.0f} {}", bytes, units[unit])
                                     : fmt::format("{:.1f} {}", bytes, units[unit]);
+}
+
+std::string human_memory(std::int64_t bytes, std::int64_t device_bytes) {
+  const std::string text = human_bytes(static_cast<double>(bytes));
+  return device_bytes == 0
+             ? text
+             : fmt::format("{} of the GPU, {} of the machine", human_bytes(static_cast<double>(device_bytes)), text);
 }
 
 std::string human_seconds(double seconds) {

@@ -1,6 +1,7 @@
 #pragma once
 // The frame of every tool: parse, run, report errors, exit code. DESIGN §7.
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -19,7 +20,6 @@ struct CommonOptions {
   int verbosity = 0;  ///< -v, -vv
   std::string log_file;
   int threads = 0;  ///< 0: all cores this process may use
-  std::string device = "cpu";
 };
 
 /// A tool's surroundings once options are parsed: logger and progress on stderr, results on stdout.
@@ -30,9 +30,9 @@ class Tool {
   CLI::App& app();
   const CommonOptions& common() const;
 
-  /// Adds the common options. `--dry-run`, `--json`, `--force`, `--device` only where the tool honours them.
+  /// Adds the common options. `--dry-run`, `--json`, `--force` only where the tool honours them.
   struct Features {
-    bool json = true, force = true, dry_run = true, device = false;
+    bool json = true, force = true, dry_run = true;
   };
   void add_common(CLI::App& command, Features features);
 
@@ -62,5 +62,7 @@ void print_result(const std::string& text);
 /// "1.4 GB", "350 MB": decimal units.
 std::string human_bytes(double bytes);
 std::string human_seconds(double seconds);
+/// Of a plan: "3.1 GB", or "3.1 GB of the GPU, 2.2 GB of the machine".
+std::string human_memory(std::int64_t bytes, std::int64_t device_bytes);
 
 }  // namespace kvq::apps

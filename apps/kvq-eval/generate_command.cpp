@@ -105,6 +105,7 @@ nlohmann::ordered_json comparison_json(const Tool& tool, const GenerateCommandOp
 
 void run(const Tool& tool, const CLI::App& command, const GenerateCommandOptions& options, RunContext& context) {
   const std::string text = prompt_text(command, options);  // before a large model is opened
+  open_device(options.inputs);
   const Inputs inputs = load_inputs(options.inputs, context);
   const std::vector<std::int32_t> prompt = prompt_ids(*inputs.tokenizer, text, "", options.chat, inputs.prepend_bos);
   if (prompt.empty()) fail(ErrorKind::Usage, "the prompt has no token");
@@ -114,7 +115,7 @@ void run(const Tool& tool, const CLI::App& command, const GenerateCommandOptions
     const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
     return print_generation_plan(
         plan_generation(inputs.model->config(), parse_dtype(options.inputs.dtype), {{1, length, options.new_tokens}},
-                        caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1),
+                        caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1, inputs.model->device()),
         {length}, caches, tool.common().json);
   }
   const std::vector<Continuation> texts =

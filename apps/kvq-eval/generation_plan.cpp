@@ -19,6 +19,7 @@ void print_generation_plan(const GenerationPlan& plan, const std::vector<std::in
                                          {"lengths", lengths},
                                          {"caches", caches},
                                          {"memory_bytes", plan.peak_memory_bytes},
+                                         {"device_memory_bytes", plan.device_memory_bytes},
                                          {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
@@ -26,7 +27,7 @@ void print_generation_plan(const GenerationPlan& plan, const std::vector<std::in
         fmt::format("prompts   {} for each cache, up to {}\ncaches    {}, the unquantized one included\n"
                     "memory    about {}\ntime      about {}\n",
                     plan.prompts, plural(*std::max_element(lengths.begin(), lengths.end()), "token"), caches,
-                    human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+                    human_memory(plan.peak_memory_bytes, plan.device_memory_bytes), human_seconds(plan.seconds)));
   }
 }
 

@@ -18,6 +18,7 @@ namespace kvq::apps {
 
 void add_input_options(CLI::App& command, InputOptions& options) {
   add_model_options(command, options);
+  add_device_option(command, options);
   command.add_option("--quantizer", options.quantizers, "quantizer from kvq-fit; repeat to compare several")
       ->expected(1)
       ->take_all();

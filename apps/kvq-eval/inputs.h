@@ -22,7 +22,7 @@ struct InputOptions : ModelArguments {
   std::string cache = "simulated";
 };
 
-/// --model, --quantizer, --recipe, --weights, --cache, --dtype, --bos
+/// --model, --quantizer, --recipe, --weights, --cache, --dtype, --bos, --device
 void add_input_options(CLI::App& command, InputOptions& options);
 
 struct Inputs : LoadedModel {

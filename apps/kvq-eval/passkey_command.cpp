@@ -40,6 +40,7 @@ std::vector<double> spread_depths(int count) {
 }
 
 void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
+  open_device(options.inputs);
   std::unique_ptr<ReportFolder> folder;
   if (!options.output.empty() && !tool.common().dry_run)
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
@@ -54,7 +55,8 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   if (tool.common().dry_run) {
     return print_generation_plan(plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey,
-                                              caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1),
+                                              caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
+                                              inputs.model->device()),
                                  options.lengths, caches, tool.common().json);
   }
   const std::vector<PasskeyResult> results =

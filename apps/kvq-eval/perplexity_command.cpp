@@ -96,12 +96,14 @@ void print_plan(const PerplexityOptions& options, const Inputs& inputs, const st
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   const PerplexityPlan plan = plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
                                               static_cast<std::int64_t>(windows.size()), caches,
-                                              static_cast<std::int64_t>(options.inputs.weights.size()) + 1);
+                                              static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
+                                              inputs.model->device());
   if (json) {
     print_result(nlohmann::ordered_json({{"windows", windows.size()},
                                          {"seqlen", options.seqlen},
                                          {"caches", caches},
                                          {"memory_bytes", plan.peak_memory_bytes},
+                                         {"device_memory_bytes", plan.device_memory_bytes},
                                          {"seconds", std::round(plan.seconds)}})
                      .dump(2));
   } else {
@@ -109,11 +111,12 @@ void print_plan(const PerplexityOptions& options, const Inputs& inputs, const st
         fmt::format("windows   {} of {}\ncaches    {}, the unquantized one included\n"
                     "memory    about {}\ntime      about {}\n",
                     windows.size(), plural(options.seqlen, "token"), caches,
-                    human_bytes(static_cast<double>(plan.peak_memory_bytes)), human_seconds(plan.seconds)));
+                    human_memory(plan.peak_memory_bytes, plan.device_memory_bytes), human_seconds(plan.seconds)));
   }
 }
 
 void run(const Tool& tool, const PerplexityOptions& options, RunContext& context) {
+  open_device(options.inputs);
   const TextArgument argument = TextArgument::parse(options.text);
   const TextFile file = read_text(argument);
   std::unique_ptr<ReportFolder> folder;

@@ -100,6 +100,7 @@ std::vector<GenerationJob> jobs_of(const std::vector<Task>& tasks, const TasksCo
 
 void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& options, RunContext& context) {
   check_source(command);
+  open_device(options.inputs);
   std::vector<Task> tasks;
   if (!options.file.empty()) tasks = file_tasks(options);  // before a large model is opened
   std::unique_ptr<ReportFolder> folder;
@@ -115,7 +116,8 @@ void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& o
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   if (tool.common().dry_run) {
     return print_generation_plan(plan_generation(inputs.model->config(), parse_dtype(options.inputs.dtype), jobs,
-                                                 caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1),
+                                                 caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
+                                                 inputs.model->device()),
                                  lengths, caches, tool.common().json);
   }
   TaskEvaluation evaluation{report_subject(tool, options.inputs, inputs), {}};

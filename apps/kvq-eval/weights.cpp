@@ -8,7 +8,7 @@
 #include <kvq/core/hash.h>
 #include <kvq/eval/decoded_weights.h>
 #include <kvq/model/block_weights.h>
-#include <kvq/model/memory.h>
+#include <kvq/model/device.h>
 
 namespace kvq::apps {
 
@@ -48,7 +48,8 @@ void add_weight_rows(const InputOptions& options, const std::vector<std::shared_
     check_origin(options.weights[index].string(), weights[index]->header(), options, inputs);
   const std::size_t caches = inputs.quantizers.size();
   ModelOptions model{parse_dtype(options.dtype)};
-  model.weight_budget_bytes = available_memory_bytes() / 2 / (static_cast<std::int64_t>(weights.size()) + 1);
+  model.device = parse_device(options.device);
+  model.weight_budget_bytes = available_memory_bytes(model.device) / 2 / (static_cast<std::int64_t>(weights.size()) + 1);
   std::set<std::string> names;
   for (std::size_t index = 0; index < weights.size(); ++index) {
     const std::filesystem::path& path = options.weights[index];

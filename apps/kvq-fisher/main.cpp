@@ -26,10 +26,12 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
   const auto sequences = static_cast<std::int64_t>(windows.size());
   const Dtype dtype = parse_dtype(arguments.dtype);
   const Recompute recompute = parse_recompute(arguments.recompute);
-  const CollectPlan plan = arguments.weights ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute)
-                                             : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
-                                                               parse_query_heads(arguments.query_heads),
-                                                               !arguments.forward_only, arguments.metrics);
+  const Device device = inputs.model->device();
+  const CollectPlan plan =
+      arguments.weights
+          ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute, device)
+          : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
+                            parse_query_heads(arguments.query_heads), !arguments.forward_only, arguments.metrics, device);
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }
@@ -45,6 +47,7 @@ int main(int argc, char** argv) {
     const bool dry_run = tool.common().dry_run;
     if (!dry_run && arguments.output.empty()) fail(ErrorKind::Usage, "-o is missing: the calibration file to write");
     apps::check_kind(arguments);
+    apps::open_device(arguments);
     const apps::FisherInputs inputs = apps::load_inputs(arguments, context);
     if (dry_run) return print_plan(tool, arguments, inputs);
 
@@ -57,6 +60,7 @@ int main(int argc, char** argv) {
     options.dtype = parse_dtype(arguments.dtype);
     options.gradients = !arguments.forward_only;
     options.metrics = arguments.metrics;
+    options.overlap = inputs.model->device() != Device::Cpu;
     options.bos = inputs.prepend_bos ? "window" : "never";
     options.provenance = {
         inputs.model->sha256(), inputs.tokenizer->sha256, inputs.text_sha256(), tool.resolved_config(), {}};

@@ -13,6 +13,7 @@ namespace kvq::apps {
 
 void add_options(CLI::App& command, FisherArguments& arguments) {
   add_model_options(command, arguments);
+  add_device_option(command, arguments);
   command
       .add_option(
           "--text", arguments.text,

@@ -38,6 +38,7 @@ std::string plan_as_json(std::int64_t tokens, const CollectPlan* plan) {
                     {"file_bytes", plan->file_bytes},
                     {"journal_bytes", plan->journal_bytes},
                     {"memory_bytes", plan->peak_memory_bytes},
+                    {"device_memory_bytes", plan->device_memory_bytes},
                     {"seconds", std::round(plan->seconds)}};
   }
   return json.dump(2);
@@ -51,7 +52,7 @@ std::string plan_as_text(std::int64_t tokens, const ModelConfig& config, const C
                       shape.head_dim);
   text += fmt::format("file      {} before compression\n", human_bytes(static_cast<double>(plan.file_bytes)));
   text += fmt::format("journal   {} while it runs\n", human_bytes(static_cast<double>(plan.journal_bytes)));
-  text += fmt::format("memory    about {}\n", human_bytes(static_cast<double>(plan.peak_memory_bytes)));
+  text += fmt::format("memory    about {}\n", human_memory(plan.peak_memory_bytes, plan.device_memory_bytes));
   text += fmt::format("time      about {}\n", human_seconds(plan.seconds));
   return text;
 }

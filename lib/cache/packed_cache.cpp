@@ -7,12 +7,11 @@
 
 #include <kvq/cache/cache_checks.h>
 #include <kvq/core/error.h>
+#include <kvq/model/device.h>
 
 namespace kvq {
 
 namespace {
-
-at::Tensor contiguous_fp32(const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); }
 
 std::span<const float> numbers(const at::Tensor& x) {
   return {x.const_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
@@ -31,15 +30,15 @@ at::Tensor PackedCache::attend(const AttentionInput& input) {
   const Quantizer& quantizer = sequence_.pool().quantizer();
   check_input(input, quantizer.shape);
   KVQ_ASSERT(sequence_.length(input.layer) == input.first_position);
-  at::Tensor key = contiguous_fp32(input.key);
+  at::Tensor key = host_floats(input.key);
   if (quantizer.recipe.key.post_rope) key = tables_.of(input.layer).apply(key, input.first_position).contiguous();
-  const at::Tensor value = contiguous_fp32(input.value), query = contiguous_fp32(input.query);
+  const at::Tensor value = host_floats(input.value), query = host_floats(input.query);
   sequence_.append(input.layer, numbers(key), numbers(value), threads_);
   const at::Tensor result = at::empty(query.sizes(), query.options());
   attention_.attend(sequence_, input.layer, numbers(query),
                     {result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
   sequence_.release(input.layer);
-  return result.to(input.query.scalar_type());
+  return result.to(input.query.device(), input.query.scalar_type());
 }
 
 }  // namespace kvq

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <limits>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/cpu_loops.h>
 
 namespace kvq {
 
@@ -55,6 +58,45 @@ void for_each_row(const at::Tensor& rows, const Block& block, Visit visit) {
   for (std::int64_t row = 0; row < count; ++row) visit(data + row * columns, block.begin + row % block.queries(), row);
 }
 
+/// What a row's query sees, as masks `[group * queries, tokens]` on the device of `rows`, the scores or weights: what the
+/// loops over rows below do, by libtorch's operations.
+struct Sight {
+  Sight(const at::Tensor& rows, const Block& block, const ExactWindow& window)
+      : position(column(rows, block, [](std::int64_t at) { return at; })),
+        settled(column(rows, block, [&](std::int64_t at) { return window.settled(at + 1); })) {}
+  at::Tensor position, settled;  ///< `[group * queries, 1]`: of the query; so many tokens are settled for it
+
+  at::Tensor tokens(std::int64_t begin, std::int64_t end) const { return at::arange(begin, end, position.options()); }
+
+ private:
+  template <typename Number>
+  static at::Tensor column(const at::Tensor& rows, const Block& block, const Number& number) {
+    const at::Tensor numbers = at::empty({rows.size(1), 1}, at::TensorOptions().dtype(at::kLong));
+    auto* out = numbers.mutable_data_ptr<std::int64_t>();
+    for (std::int64_t row = 0; row < rows.size(1); ++row) out[row] = number(block.begin + row % block.queries());
+    return numbers.to(rows.device());
+  }
+};
+
+at::Tensor scores_by_masks(const at::Tensor& from_settled, const at::Tensor& from_exact, const at::Tensor& result,
+                           const Block& block, const ExactWindow& seen, std::int64_t window) {
+  constexpr double kUnseen = -std::numeric_limits<double>::infinity();
+  const Sight sight(result, block, seen);
+  result.fill_(kUnseen);
+  if (from_settled.defined()) {
+    const std::int64_t settled = from_settled.size(2);
+    result.narrow(2, 0, settled).copy_(from_settled.masked_fill(sight.tokens(0, settled).ge(sight.settled), kUnseen));
+  }
+  if (from_exact.defined()) {
+    const std::int64_t first = block.end - from_exact.size(2);
+    const at::Tensor token = sight.tokens(first, block.end), part = result.narrow(2, first, block.end - first);
+    part.copy_(at::where(token.ge(sight.settled), from_exact.masked_fill(token.gt(sight.position), kUnseen), part));
+  }
+  if (window > 0)
+    at::Tensor(result).masked_fill_(sight.tokens(0, block.end).le(sight.position.sub(window)), kUnseen);
+  return result;
+}
+
 /// Scores of all tokens [0, block.end), -inf for those after the query, and before its window where there is one.
 at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& block, std::int64_t window) {
   const std::int64_t settled = block.settled(keys.window), first_exact = block.first_exact(keys.window);
@@ -62,6 +104,7 @@ at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& 
   at::Tensor from_settled, from_exact;
   if (settled > 0) from_settled = at::bmm(query, keys.settled_until(settled).transpose(1, 2));
   if (first_exact < block.end) from_exact = at::bmm(query, keys.exact_between(first_exact, block.end).transpose(1, 2));
+  if (!takes_cpu_loops(query)) return scores_by_masks(from_settled, from_exact, result, block, keys.window, window);
   const float* a = settled > 0 ? from_settled.const_data_ptr<float>() : nullptr;
   const float* b = first_exact < block.end ? from_exact.const_data_ptr<float>() : nullptr;
   for_each_row(result, block, [&](float* row, std::int64_t position, std::int64_t index) {
@@ -82,6 +125,11 @@ at::Tensor scores(const at::Tensor& query, const HeadTokens& keys, const Block& 
 at::Tensor weighted_sum(const at::Tensor& weights, const HeadTokens& values, const Block& block) {
   const std::int64_t settled = block.settled(values.window), first_exact = block.first_exact(values.window);
   const auto part = [&](std::int64_t begin, std::int64_t end, bool of_settled) {
+    if (!takes_cpu_loops(weights)) {
+      const Sight sight(weights, block, values.window);
+      const at::Tensor is_settled = sight.tokens(begin, end).lt(sight.settled);
+      return weights.narrow(2, begin, end - begin).masked_fill(of_settled ? is_settled.logical_not() : is_settled, 0.0);
+    }
     const at::Tensor chosen = at::empty({weights.size(0), weights.size(1), end - begin}, weights.options());
     const float* from = weights.const_data_ptr<float>();
     for_each_row(chosen, block, [&](float* row, std::int64_t position, std::int64_t index) {

@@ -10,7 +10,7 @@
 
 namespace kvq {
 
-/// Keys or values of one layer, in both forms. `[tokens, kv_heads, head_dim]`, one dtype.
+/// Keys or values of one layer, in both forms. `[tokens, kv_heads, head_dim]`, one dtype, one device.
 struct SettlingTokens {
   ExactWindow window;
   at::Tensor settled;            ///< tokens 0 … window.settled(length) as they are from then on

@@ -13,6 +13,7 @@
 #include <kvq/cache/grown_tokens.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
+#include <kvq/model/device.h>
 #include <kvq/model/linear.h>
 #include <kvq/quant/vector_side.h>
 
@@ -124,7 +125,9 @@ void SimulatedCache::append(const at::Tensor& x, const AttentionInput& input, Si
   const Recipe& recipe = quantizer_->recipe;
   const auto dtype = input.query.scalar_type();
   const bool rotate_later = side == Side::Key && !recipe.key.post_rope;
-  const auto attended = [&](const at::Tensor& part, std::int64_t position) {
+  const c10::Device device = layer.eviction ? c10::Device(at::kCPU) : input.query.device();
+  const auto attended = [&](const at::Tensor& settled, std::int64_t position) {
+    const at::Tensor part = settled.to(device);
     const at::Tensor turned = rotate_later && part.size(0) > 0 ? tables_.of(input.layer).apply(part, position) : part;
     return attention_operand(turned.to(dtype), input.bf16);
   };
@@ -165,25 +168,28 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   Layer& layer = layers_[static_cast<std::size_t>(input.layer)];
   KVQ_ASSERT(layer.length == input.first_position);
   const auto private_copy = [](const at::Tensor& x) {
-    return x.detach().to(at::TensorOptions().dtype(at::kFloat), false, true, at::MemoryFormat::Contiguous);
+    return x.detach().to(at::TensorOptions().device(at::kCPU).dtype(at::kFloat), false, true,
+                         at::MemoryFormat::Contiguous);
   };
   const Recipe& recipe = quantizer_->recipe;
   RopeTable& table = tables_.of(input.layer);
   const std::int64_t seen_tokens = quantizer_->rope.window_of(input.layer);
   const at::Tensor key = recipe.key.post_rope
-                             ? table.apply(input.key.detach().to(at::kFloat), input.first_position).contiguous()
+                             ? table.apply(host_floats(input.key), input.first_position).contiguous()
                              : private_copy(input.key);
   append(key, input, Side::Key);
   append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
 
-  const at::Tensor query = attention_operand(table.apply(input.query, input.first_position), input.bf16);
+  // Eviction's rules are loops of the CPU.
+  const at::Tensor asked = layer.eviction ? input.query.to(at::kCPU) : input.query;
+  const at::Tensor query = attention_operand(table.apply(asked, input.first_position), input.bf16);
   const auto dtype = input.query.scalar_type();
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
   if (layer.eviction) {
     return layer.eviction
-        ->attend({input.first_position, query, input.query, keys.settled.all(), values.settled.all(), input.bf16})
-        .to(dtype);
+        ->attend({input.first_position, query, asked, keys.settled.all(), values.settled.all(), input.bf16})
+        .to(input.query.device(), dtype);
   }
   const ExactWindow windows[2] = {window_of(input.layer, Side::Key), window_of(input.layer, Side::Value)};
   if (!windows[0].waits() && !windows[1].waits())

@@ -6,6 +6,9 @@
 // 2^-exponent, and quantized from that, as a cache with no other copy must. Every query sees what the cache held once
 // its own token was appended: a token that this fills a group with is quantized for it, too.
 //
+// Encoding is work of the CPU. Where the model is computed on a GPU keys and values are copied over and back for it (a
+// call's keys and values, fp32, each way), and attention takes place on the GPU; that of recipes that evict on the CPU.
+//
 // Recipes that evict (eviction.h) attend over the tokens that are kept. All tokens stay in memory for the simulation;
 // what is counted is what is kept.
 
@@ -25,8 +28,8 @@
 
 namespace kvq {
 
-/// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries; encoding is fp32
-/// whatever the dtype. Not thread-safe.
+/// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries and on their device;
+/// encoding is fp32 whatever the dtype. Not thread-safe.
 class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other, Usage for shapes that its recipe cannot have. An

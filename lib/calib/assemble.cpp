@@ -82,7 +82,7 @@ void assemble_calibration(const std::filesystem::path& output, bool force, const
     if (header.metrics) {
       const std::vector<at::Tensor> weights = model.block_tensors(layer);
       KVQ_ASSERT(weights.size() == 4);  // Model::block_tensors()
-      data.value_metric = value_metric(weights[1], header.shape.kv_heads, header.shape.head_dim);
+      data.value_metric = value_metric(weights[1].to(at::kCPU), header.shape.kv_heads, header.shape.head_dim);
     }
     writer.write_layer(layer, data);
     context.progress.advance(1);

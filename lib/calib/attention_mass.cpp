@@ -9,9 +9,13 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
 
 #include <c10/core/GradMode.h>
 
+#include <kvq/model/blocked_attention.h>
+#include <kvq/model/cpu_loops.h>
+#include <kvq/model/device.h>
 #include <kvq/model/linear.h>
 #include <kvq/model/vector_math.h>
 
@@ -59,11 +63,42 @@ void add_block(const at::Tensor& query, const at::Tensor& keys_transposed, std::
   for (std::int64_t token = 0; token < keys; ++token) mass[begin + token] += static_cast<double>(sums[token]);
 }
 
+/// By libtorch's operations, on the device of the query.
+std::vector<float> mass_on_device(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16,
+                                  std::int64_t window, std::vector<double>* log_sums) {
+  const BlockedScores all(attention_operand(rope.apply(query, 0), bf16), attention_operand(rope.apply(key, 0), bf16), 0,
+                          window);
+  const std::int64_t tokens = query.size(0);
+  const at::TensorOptions sums = query.options().dtype(at::kDouble);
+  const at::Tensor mass = at::zeros({tokens}, sums);
+  at::Tensor logs;
+  if (log_sums != nullptr) logs = at::empty({key.size(1), tokens * all.group()}, sums);
+  for (const BlockedScores::Block& block : all.blocks()) {
+    at::Tensor scores = all.scores(block);
+    const at::Tensor largest = scores.amax({-1}, true);
+    scores.sub_(largest).exp_();
+    const at::Tensor total = scores.sum({-1}, true, at::kDouble);
+    scores.mul_(total.reciprocal().to(at::kFloat));
+    mass.narrow(0, block.begin, block.keys()).add_(scores.sum(at::IntArrayRef({0, 1}), false, at::kDouble));
+    if (log_sums != nullptr) {
+      logs.narrow(1, block.first * all.group(), block.count * all.group())
+          .copy_(total.log().add_(largest).squeeze(-1));
+    }
+  }
+  if (log_sums != nullptr) {
+    const at::Tensor host = logs.to(at::kCPU);
+    log_sums->assign(host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel());
+  }
+  const at::Tensor host = host_floats(mass);
+  return {host.const_data_ptr<float>(), host.const_data_ptr<float>() + tokens};
+}
+
 }  // namespace
 
 std::vector<float> attention_mass(const at::Tensor& query, const at::Tensor& key, RopeTable& rope, bool bf16,
                                   std::int64_t window, std::vector<double>* log_sums) {
   const c10::AutoGradMode no_grad(false);
+  if (!takes_cpu_loops(query)) return mass_on_device(query, key, rope, bf16, window, log_sums);
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), kv_heads = key.size(1),
                      group = query.size(1) / kv_heads;
   const at::Tensor rotated_query = rope.apply(query, 0), rotated_key = rope.apply(key, 0);

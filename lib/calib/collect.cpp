@@ -1,8 +1,10 @@
 #include <kvq/calib/collect.h>
 
+#include <memory>
 #include <utility>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
@@ -18,7 +20,9 @@
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/job_queue.h>
 #include <kvq/core/plural.h>
+#include <kvq/model/cpu_loops.h>
 #include <kvq/model/rope.h>
 
 namespace kvq {
@@ -29,9 +33,14 @@ namespace {
 
 using Part = SequenceLayout::Part;
 
-/// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`.
+/// Sum over tokens and query heads of q qᵀ, per kv head: fp64 `[kv_heads, head_dim, head_dim]`, on the CPU.
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), group = query.size(1) / kv_heads;
+  if (!takes_cpu_loops(query)) {
+    const at::Tensor rows =
+        query.view({tokens, kv_heads, group * head_dim}).permute({1, 0, 2}).reshape({kv_heads, tokens * group, head_dim});
+    return at::bmm(rows.transpose(1, 2), rows).to(at::kCPU).to(at::kDouble).contiguous();
+  }
   at::Tensor moment = at::empty({kv_heads, head_dim, head_dim}, query.options().dtype(at::kDouble));
   at::parallel_for(0, kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     const c10::AutoGradMode no_grad(false);
@@ -43,80 +52,127 @@ at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   return moment;
 }
 
-/// One sequence into the journal.
+/// What is stored of a layer, on the CPU; gradients only where there are any.
+struct LayerParts {
+  int layer = 0;
+  at::Tensor key, value, key_grad, value_grad, query_moment;
+  std::vector<float> attention_mass;
+  // For the key's metric.
+  at::Tensor query;
+  std::vector<double> log_sums;
+};
+
+/// The sequences of a run into the journal. Where the model is computed on a GPU the journal is written, and what takes
+/// the CPU's loops is computed, while the GPU goes on.
 class SequenceRun {
  public:
   SequenceRun(Model& model, const CollectOptions& options, RunContext& context)
-      : model_(model), options_(options), context_(context), tables_(model.config().rope) {}
+      : model_(model),
+        options_(options),
+        context_(context),
+        tables_(model.config().rope),
+        writing_tables_(model.config().rope),
+        writing_(options.overlap ? kWaitingLayers : 0) {}
 
-  void run(const Window& window, std::int64_t sequence, SequenceWriter writer, CollectResult& result) {
+  void run(const Window& window, std::int64_t sequence, std::shared_ptr<SequenceWriter> writer, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
     double journal = 0;
     const double loss = options_.gradients ? run_both_ways(window, sequence, writer, journal)
                                            : run_forward(window, sequence, writer, journal);
-    if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
     const CollectClock::time_point since = CollectClock::now();
-    writer.commit(loss);
+    writing_.run([this, writer, loss] {
+      if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
+      writer->commit(loss);
+    });
     journal += seconds_since(since);
     result.journal_seconds += journal;
     result.compute_seconds += seconds_since(start) - journal;
   }
+  /// All of it is in the journal.
+  void finish(CollectResult& result) {
+    const CollectClock::time_point since = CollectClock::now();
+    writing_.finish();
+    result.journal_seconds += seconds_since(since);
+  }
 
  private:
-  double run_forward(const Window& window, std::int64_t sequence, SequenceWriter& writer, double& journal) {
+  static constexpr std::size_t kWaitingLayers = 8;
+  using Writer = std::shared_ptr<SequenceWriter>;
+
+  double run_forward(const Window& window, std::int64_t sequence, const Writer& writer, double& journal) {
     return sequence_forward(model_, window.ids, [&](const LayerTensors& layer) {
       context_.cancel.check();
       const CollectClock::time_point since = CollectClock::now();
-      write_forward(layer, sequence, writer);
+      store(forward_parts(layer, *writer), sequence, writer);
       journal += seconds_since(since);
       context_.progress.advance(1);
     });
   }
 
-  double run_both_ways(const Window& window, std::int64_t sequence, SequenceWriter& writer, double& journal) {
+  double run_both_ways(const Window& window, std::int64_t sequence, const Writer& writer, double& journal) {
     bool forward_is_done = false;
     const bool joint = options_.query_heads == QueryHeads::Joint;
-    const auto store = [&](const LayerGradients& layer) {
+    const auto take = [&](const LayerGradients& layer) {
       context_.cancel.check();
       if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
       const CollectClock::time_point since = CollectClock::now();
       const c10::AutoGradMode no_grad(false);
-      write_forward({layer.layer, layer.query, layer.key, layer.value}, sequence, writer);
-      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& parts) {
-        return joint ? whole : over_query_heads(parts, whole.size(1), options_.query_heads);
+      LayerParts parts = forward_parts({layer.layer, layer.query, layer.key, layer.value}, *writer);
+      const auto gradient = [&](const at::Tensor& whole, const at::Tensor& of_heads) {
+        return host_floats(joint ? whole : over_query_heads(of_heads, whole.size(1), options_.query_heads));
       };
-      writer.write(layer.layer, Part::KeyGrad, gradient(layer.key_grad, layer.key_head_grad).const_data_ptr<float>());
-      writer.write(layer.layer, Part::ValueGrad,
-                   gradient(layer.value_grad, layer.value_head_grad).const_data_ptr<float>());
+      parts.key_grad = gradient(layer.key_grad, layer.key_head_grad);
+      parts.value_grad = gradient(layer.value_grad, layer.value_head_grad);
+      store(std::move(parts), sequence, writer);
       journal += seconds_since(since);
       context_.progress.advance(1);
     };
-    return sequence_gradients(model_, window.ids, options_.recompute, store, {.query_heads = !joint});
+    return sequence_gradients(model_, window.ids, options_.recompute, take, {.query_heads = !joint});
   }
 
   /// All but gradients.
-  void write_forward(const LayerTensors& layer, std::int64_t sequence, SequenceWriter& writer) {
-    const ModelRope& rope = model_.config().rope;
-    const std::int64_t seen = rope.window_of(layer.layer);
-    RopeTable& table = tables_.of(layer.layer);
-    writer.write(layer.layer, Part::Key, layer.key.const_data_ptr<float>());
-    writer.write(layer.layer, Part::Value, layer.value.const_data_ptr<float>());
-    writer.write(layer.layer, Part::QueryMoment, query_moment(layer.query, layer.key.size(1)).const_data_ptr<double>());
+  LayerParts forward_parts(const LayerTensors& layer, const SequenceWriter& writer) {
+    LayerParts parts;
+    parts.layer = layer.layer;
+    parts.query_moment = query_moment(layer.query, layer.key.size(1));
     // The metric takes 1 - w of softmax weights, which scores rounded to bf16 do not leave right where w is nearly 1.
     const bool metric = writer.layout().metric, bf16 = options_.dtype == Dtype::Bf16 && !metric;
-    writer.write(layer.layer, Part::AttentionMass,
-                 attention_mass(layer.query, layer.key, table, bf16, seen, metric ? &log_sums_ : nullptr).data());
-    if (!metric) return;
-    const std::vector<std::int64_t> tokens = metric_tokens(sequence, layer.key.size(0));
-    writer.write(layer.layer, Part::KeyMetric,
-                 key_metric(layer.query, layer.key, rope.of(layer.layer), table, seen, log_sums_, tokens).data());
+    parts.attention_mass =
+        attention_mass(layer.query, layer.key, tables_.of(layer.layer), bf16,
+                       model_.config().rope.window_of(layer.layer), metric ? &parts.log_sums : nullptr);
+    parts.key = host_floats(layer.key);
+    parts.value = host_floats(layer.value);
+    if (metric) parts.query = host_floats(layer.query);
+    return parts;
+  }
+
+  void store(LayerParts parts, std::int64_t sequence, const Writer& writer) {
+    writing_.run([this, parts = std::make_shared<const LayerParts>(std::move(parts)), sequence, writer] {
+      const c10::AutoGradMode no_grad(false);
+      const int layer = parts->layer;
+      const auto write = [&](Part part, const auto* data) { writer->write(layer, part, data); };
+      write(Part::Key, parts->key.const_data_ptr<float>());
+      write(Part::Value, parts->value.const_data_ptr<float>());
+      if (parts->key_grad.defined()) {
+        write(Part::KeyGrad, parts->key_grad.const_data_ptr<float>());
+        write(Part::ValueGrad, parts->value_grad.const_data_ptr<float>());
+      }
+      write(Part::QueryMoment, parts->query_moment.const_data_ptr<double>());
+      write(Part::AttentionMass, parts->attention_mass.data());
+      if (!writer->layout().metric) return;
+      const ModelRope& rope = model_.config().rope;
+      const std::vector<std::int64_t> tokens = metric_tokens(sequence, parts->key.size(0));
+      write(Part::KeyMetric, key_metric(parts->query, parts->key, rope.of(layer), writing_tables_.of(layer),
+                                        rope.window_of(layer), parts->log_sums, tokens)
+                                 .data());
+    });
   }
 
   Model& model_;
   const CollectOptions& options_;
   RunContext& context_;
-  RopeTables tables_;
-  std::vector<double> log_sums_;
+  RopeTables tables_, writing_tables_;  ///< a queue's thread has tables of its own
+  JobQueue writing_;                    ///< the last member: its thread ends before the others are gone
 };
 
 }  // namespace
@@ -163,6 +219,7 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
       context.log.debug(
           fmt::format("sequence {}: {:.1f} s so far", sequence, result.compute_seconds + result.journal_seconds));
     }
+    run.finish(result);
     context.progress.end();
   }
 

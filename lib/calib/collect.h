@@ -35,6 +35,9 @@ struct CollectOptions {
   QueryHeads query_heads = QueryHeads::Joint;
   bool gradients = true;               ///< false: no backward pass; the file has metrics then
   bool metrics = false;                ///< key_metric and value_metric beside gradients
+  /// The journal is written, and metrics are computed, by a thread of their own: for models that are not computed on the
+  /// CPU. The same bytes. For keys and values, not for weights.
+  bool overlap = false;
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
 };
@@ -44,7 +47,7 @@ struct CollectResult {
   std::int64_t resumed = 0;  ///< sequences taken from the journal
   std::uintmax_t file_bytes = 0;
   double compute_seconds = 0;  ///< forward and backward
-  double journal_seconds = 0;  ///< statistics of queries and writing the journal
+  double journal_seconds = 0;  ///< statistics of queries and writing the journal; with overlap, what is waited for it
   double assemble_seconds = 0;
 };
 
@@ -62,12 +65,14 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
 /// Bytes of calib.h5 (before compression) and of the journal for a plan; memory and time are estimates.
 struct CollectPlan {
   std::int64_t sequences = 0, seqlen = 0;
-  std::int64_t file_bytes = 0, journal_bytes = 0, peak_memory_bytes = 0;
+  std::int64_t file_bytes = 0, journal_bytes = 0;
+  std::int64_t peak_memory_bytes = 0;    ///< of the CPU
+  std::int64_t device_memory_bytes = 0;  ///< of the device, where it is another one
   double seconds = 0;
 };
-/// Times one matrix product to judge the machine. Recompute::Auto is planned with the memory that is available now.
+/// Times one matrix product to judge the device. Recompute::Auto is planned with the memory that is available there now.
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
                             Recompute recompute, QueryHeads query_heads = QueryHeads::Joint, bool gradients = true,
-                            bool metrics = false);
+                            bool metrics = false, Device device = Device::Cpu);
 
 }  // namespace kvq

@@ -77,7 +77,8 @@ class Sums {
                              for (const BlockMatrix matrix : kBlockMatrices) {
                                sums.assign(static_cast<std::size_t>(shape_.elements(matrix)), 0.0f);
                                if (before_) before_->read(layer.layer, matrix, sums);
-                               const at::Tensor& gradient = layer.weight_grad[static_cast<std::size_t>(matrix)];
+                               const at::Tensor gradient =
+                                   host_floats(layer.weight_grad[static_cast<std::size_t>(matrix)]);
                                KVQ_ASSERT(gradient.is_contiguous() && gradient.numel() == shape_.elements(matrix));
                                add_squares(sums, gradient.const_data_ptr<float>(), context_.threads);
                                require_finite(sums, layer.layer, matrix, shape_.columns(matrix));
@@ -182,8 +183,9 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
 }
 
 CollectPlan plan_weight_fisher(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                               Recompute recompute) {
-  CollectPlan plan = plan_collection(config, dtype, sequences, seqlen, recompute, QueryHeads::Joint);
+                               Recompute recompute, Device device) {
+  CollectPlan plan =
+      plan_collection(config, dtype, sequences, seqlen, recompute, QueryHeads::Joint, true, false, device);
   const BlockShape shape = config.blocks();
   const std::int64_t weights = shape.kv.layers * shape.layer_elements();
   plan.file_bytes = 2 * weights + sequences * seqlen * std::int64_t{sizeof(std::int32_t)};
@@ -191,7 +193,8 @@ CollectPlan plan_weight_fisher(const ModelConfig& config, Dtype dtype, std::int6
   const GradientsWanted wanted{.weights = true};
   const std::int64_t more = layer_graph_bytes(config, seqlen, wanted) - layer_graph_bytes(config, seqlen);
   // Inputs that a graph keeps for the weights' sake; a layer's gradients, and one matrix's sums.
-  plan.peak_memory_bytes += 2 * more + 2 * shape.layer_elements() * std::int64_t{sizeof(float)};
+  (device == Device::Cpu ? plan.peak_memory_bytes : plan.device_memory_bytes) +=
+      2 * more + 2 * shape.layer_elements() * std::int64_t{sizeof(float)};
   plan.seconds *= 1.4;  // one product more per matrix, of three or four
   return plan;
 }

@@ -17,6 +17,6 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
 
 /// As plan_collection().
 CollectPlan plan_weight_fisher(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
-                               Recompute recompute);
+                               Recompute recompute, Device device = Device::Cpu);
 
 }  // namespace kvq

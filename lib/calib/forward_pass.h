@@ -11,7 +11,7 @@
 
 namespace kvq {
 
-/// One layer's tensors of one sequence; fp32, contiguous.
+/// One layer's tensors of one sequence; fp32, contiguous, on the model's device.
 struct LayerTensors {
   int layer = 0;
   at::Tensor query;       ///< `[tokens, heads, head_dim]`, before RoPE

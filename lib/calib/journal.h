@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 
 #include <kvq/calib/sequence_file.h>
 #include <kvq/core/run_folder.h>
@@ -19,7 +20,9 @@ class Journal {
   static std::filesystem::path folder_of(const std::filesystem::path& output) { return output.string() + ".journal"; }
 
   bool finished(std::int64_t sequence) const { return folder_.finished(sequence); }
-  SequenceWriter begin(std::int64_t sequence) const { return {folder_.part(sequence), layout_, identity_}; }
+  std::shared_ptr<SequenceWriter> begin(std::int64_t sequence) const {
+    return std::make_shared<SequenceWriter>(folder_.part(sequence), layout_, identity_);
+  }
   SequenceReader open(std::int64_t sequence) const { return {folder_.part(sequence), layout_, identity_}; }
   /// Removes the folder: the work is done.
   void remove() { folder_.remove(); }

@@ -14,6 +14,7 @@
 #include <kvq/cache/packed_pool.h>
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
+#include <kvq/model/device.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/scaled_half.h>
 
@@ -27,6 +28,13 @@ constexpr std::int64_t kMostRows = 1024;
 at::Tensor contiguous_fp32(const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); }
 std::span<const float> numbers(const at::Tensor& x) {
   return {x.const_data_ptr<float>(), static_cast<std::size_t>(x.numel())};
+}
+/// Where the numbers are on the GPU: where they were, or in `room`. libtorch's operations and the kernels here use the
+/// same stream, so nothing has to be waited for.
+const float* on_gpu(const at::Tensor& x, DeviceArray<float>& room) {
+  if (x.is_cuda()) return x.const_data_ptr<float>();
+  room.upload(numbers(x));
+  return room.data();
 }
 
 void check_device() {
@@ -120,7 +128,6 @@ void CudaCache::append(int index, const at::Tensor& key, const at::Tensor& value
   if (layer.page().key.varying_outliers) {
     overflow_.reserve(cuda::append_overflow_blocks(layer.page().key, tokens));
   }
-  key_.upload(numbers(key)), value_.upload(numbers(value));
   lengths_.upload(std::array{static_cast<std::int32_t>(layer.length())});
   rows_.upload(std::array<std::int32_t, 2>{0, tokens});
   report_.fill_bytes(0xff);
@@ -129,7 +136,7 @@ void CudaCache::append(int index, const at::Tensor& key, const at::Tensor& value
   layer.describe(arguments);
   arguments.lengths = lengths_.data(), arguments.first = rows_.data();
   arguments.batch = 1, arguments.most_tokens = tokens;
-  arguments.key = key_.data(), arguments.value = value_.data(), arguments.type = cuda::Number::Float;
+  arguments.key = on_gpu(key, key_), arguments.value = on_gpu(value, value_), arguments.type = cuda::Number::Float;
   arguments.key_overflow = overflow_.data();
   arguments.free_blocks = overflow_.free_list(), arguments.free_count = overflow_.free_count();
   arguments.report = report_.data();
@@ -150,9 +157,9 @@ void CudaCache::refuse_what_did_not_fit(int index, std::int64_t first_token, con
   const Side side = report[0].overflow >> 16 & 1 ? Side::Value : Side::Key;
   auto channel = static_cast<int>(report[0].overflow & 0xffff);
   const SideQuantizer& quantizer = quantizer_->layers[static_cast<std::size_t>(index)].side(side);
-  const auto row =
-      numbers(side == Side::Key ? key : value)
-          .subspan(static_cast<std::size_t>(token * quantizer.width()), static_cast<std::size_t>(quantizer.width()));
+  const at::Tensor host = host_floats(side == Side::Key ? key : value);
+  const auto row = numbers(host).subspan(static_cast<std::size_t>(token * quantizer.width()),
+                                         static_cast<std::size_t>(quantizer.width()));
   if (channel == 0xffff) {  // the range: its largest value is named
     const auto larger = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
     channel = static_cast<int>(std::max_element(row.begin(), row.end(), larger) - row.begin());
@@ -166,8 +173,9 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
   const KvShape& shape = quantizer_->shape;
   const std::int64_t tokens = query.size(0), row = std::int64_t{shape.heads} * shape.head_dim;
   reserve_rope(first_position + tokens);
-  query_.upload(numbers(query));
-  result_.reserve(tokens * row);
+  const float* queries = on_gpu(query, query_);
+  float* answers = result.is_cuda() ? result.mutable_data_ptr<float>() : nullptr;
+  if (answers == nullptr) result_.reserve(tokens * row), answers = result_.data();
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(tokens));
   std::iota(lengths.begin(), lengths.end(), static_cast<std::int32_t>(first_position + 1));
   lengths_.upload(lengths);
@@ -185,7 +193,7 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
     arguments.batch = static_cast<std::int32_t>(rows);
     arguments.max_length = first_position + begin + rows;
     arguments.cache.lengths = lengths_.data() + begin;
-    arguments.query = query_.data() + begin * row, arguments.output = result_.data() + begin * row;
+    arguments.query = queries + begin * row, arguments.output = answers + begin * row;
     if (const std::int64_t blocks = rows * shape.heads; blocks > arrivals_.room()) {
       arrivals_.reserve(blocks);
       arrivals_.fill_bytes(0);
@@ -197,7 +205,7 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
     check(cuda::decode_attention(arguments, nullptr), shape, "attention");
   }
   check_cuda(cudaDeviceSynchronize(), "attention");
-  result_.download({result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
+  if (!result.is_cuda()) result_.download({result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});
 }
 
 void CudaCache::reserve_rope(std::int64_t tokens) {

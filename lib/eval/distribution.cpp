@@ -9,6 +9,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
 #include <kvq/eval/perplexity.h>
+#include <kvq/model/device.h>
 #include <kvq/model/rope.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/head_rotation.h>
@@ -96,8 +97,7 @@ class Watch final : public KvObserver {
   }
 
   void observe(const AttentionInput& input) override {
-    const auto numbers = [](const at::Tensor& x) { return x.detach().to(at::kFloat).contiguous(); };
-    const at::Tensor value = numbers(input.value), key = numbers(input.key);
+    const at::Tensor value = host_floats(input.value), key = host_floats(input.key);
     for (std::size_t index = 0; index < quantizers_.size(); ++index) {
       if (result[index].empty()) continue;
       const Quantizer& quantizer = *quantizers_[index].quantizer;

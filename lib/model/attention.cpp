@@ -9,6 +9,8 @@
 #include <c10/core/GradMode.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/blocked_attention.h>
+#include <kvq/model/cpu_loops.h>
 #include <kvq/model/linear.h>
 #include <kvq/model/rope.h>
 
@@ -46,6 +48,7 @@ at::Tensor causal_attention(const at::Tensor& query, const at::Tensor& keys, con
   const std::int64_t kv_heads = keys.size(1), group = heads / kv_heads, length = keys.size(0);
   KVQ_ASSERT(group * kv_heads == heads && length == first_position + tokens && values.size(0) == length);
   if (window >= length) window = 0;
+  if (!takes_cpu_loops(query)) return blocked_attention(query, keys, values, first_position, window);
   // One kv head is one entry of the batch; its queries are the heads, over which its keys are repeated without a copy.
   const at::Tensor q = query.reshape({tokens, kv_heads, group, head_dim}).permute({1, 2, 0, 3});
   const at::Tensor k = keys.permute({1, 0, 2}).unsqueeze(1).expand({kv_heads, group, length, head_dim});

@@ -7,9 +7,9 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/plural.h>
+#include <kvq/model/blocked_attention.h>
 #include <kvq/model/linear.h>
 #include <kvq/model/loss.h>
-#include <kvq/model/memory.h>
 #include <kvq/model/numeric_check.h>
 #include <kvq/model/rope.h>
 
@@ -123,12 +123,15 @@ std::vector<at::Tensor> weight_gradients(const BlockShape& shape, std::vector<at
 
 at::Tensor plain(const at::Tensor& tensor) { return tensor.detach().to(at::kFloat).contiguous(); }
 
-int layers_that_fit(const ModelConfig& config, std::int64_t tokens, const GradientsWanted& wanted) {
+int layers_that_fit(const Model& model, std::int64_t tokens, const GradientsWanted& wanted) {
   // What is free once the layers' boundaries and one layer's own graph are in memory; a tenth stays for others.
+  const ModelConfig& config = model.config();
   const std::int64_t graph = layer_graph_bytes(config, tokens, wanted);
   const std::int64_t boundaries = std::int64_t{config.kv.layers} * tokens * config.hidden * 4;
-  const std::int64_t free =
-      available_memory_bytes() / 10 * 9 - boundaries - 2 * graph - kLogitChunk * config.vocab * 8LL;
+  std::int64_t free =
+      available_memory_bytes(model.device()) / 10 * 9 - boundaries - 2 * graph - kLogitChunk * config.vocab * 8LL;
+  // A GPU has no page cache that would give way to weights, and operations have intermediate results.
+  if (model.device() != Device::Cpu) free -= model.weight_bytes_to_come() + device_scratch_bytes(config, tokens);
   return static_cast<int>(std::clamp<std::int64_t>(free / graph, 0, config.kv.layers));
 }
 
@@ -153,6 +156,12 @@ std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens, c
   return tokens * per_token * 4;
 }
 
+std::int64_t device_scratch_bytes(const ModelConfig& config, std::int64_t tokens) {
+  const std::int64_t scores = std::min(kScoreBytes, std::int64_t{config.kv.heads} * tokens * tokens * 4);
+  const std::int64_t widest = std::max<std::int64_t>(config.hidden, 2LL * config.intermediate) * tokens * 4;
+  return 4 * scores + 4 * widest + 4 * std::min(kLogitChunk, tokens) * config.vocab * 4;
+}
+
 double sequence_gradients(Model& model, const std::vector<std::int32_t>& ids, Recompute recompute,
                           const std::function<void(const LayerGradients&)>& sink, const GradientsWanted& wanted) {
   const ModelConfig& config = model.config();
@@ -163,7 +172,7 @@ double sequence_gradients(Model& model, const std::vector<std::int32_t>& ids, Re
          fmt::format("a sequence of {} predicts none; at least 2 are needed", plural(tokens, "token")));
   const int kept = recompute == Recompute::None    ? layers
                    : recompute == Recompute::Layer ? 0
-                                                   : layers_that_fit(config, tokens, wanted);
+                                                   : layers_that_fit(model, tokens, wanted);
 
   Attention attention(config, wanted.query_heads);
   std::vector<at::Tensor> boundary(layers);  // input of each layer

@@ -29,7 +29,10 @@ struct GradientsWanted {
 /// About what one layer's graph holds, for plans and for Auto.
 std::int64_t layer_graph_bytes(const ModelConfig& config, std::int64_t tokens, const GradientsWanted& wanted = {});
 
-/// One layer's tensors of one sequence; fp32, contiguous, CPU.
+/// What a GPU needs besides, for intermediate results: attention's scores, element-wise work, logits.
+std::int64_t device_scratch_bytes(const ModelConfig& config, std::int64_t tokens);
+
+/// One layer's tensors of one sequence; fp32, contiguous, on the model's device.
 struct LayerGradients {
   int layer = 0;
   at::Tensor query;       ///< `[tokens, heads, head_dim]`, before RoPE

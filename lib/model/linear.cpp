@@ -18,14 +18,14 @@ at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(at::kFlo
 
 }  // namespace
 
-LinearMode linear_mode(Dtype dtype) {
+LinearMode linear_mode(Dtype dtype, Device device) {
   if (dtype == Dtype::Fp32) return LinearMode::Fp32;
-  return cpu_multiplies_bf16() ? LinearMode::Bf16 : LinearMode::Bf16Rounded;
+  return device != Device::Cpu || cpu_multiplies_bf16() ? LinearMode::Bf16 : LinearMode::Bf16Rounded;
 }
 
 at::Tensor attention_operand(const at::Tensor& x, bool bf16) {
   if (!bf16) return x;
-  return cpu_multiplies_bf16() ? x.to(at::kBFloat16) : rounded(x);
+  return !x.is_cpu() || cpu_multiplies_bf16() ? x.to(at::kBFloat16) : rounded(x);
 }
 
 at::ScalarType weight_type(LinearMode mode) { return mode == LinearMode::Bf16 ? at::kBFloat16 : at::kFloat; }

@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products with frozen weights, in the precision that was asked for and that the CPU can do well.
+// Matrix products with frozen weights, in the precision that was asked for and that the device can do well.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,14 +10,14 @@ namespace kvq {
 /// How products are computed.
 enum class LinearMode {
   Fp32,
-  Bf16,         ///< bf16 operands, products summed in fp32 by the CPU's own instructions
+  Bf16,         ///< bf16 operands, products summed in fp32 by the processor's own instructions
   Bf16Rounded,  ///< CPU without bf16 instructions: operands rounded to bf16, kept and multiplied as fp32. The same
                 ///< numbers (sums apart) without the library's scalar fallback, which is five times slower than fp32.
 };
-LinearMode linear_mode(Dtype dtype);
+LinearMode linear_mode(Dtype dtype, Device device = Device::Cpu);
 
-/// A rotated query or key, or a value, as attention multiplies it: itself, or rounded to bf16, in a type that this CPU
-/// multiplies well. Differentiable.
+/// A rotated query or key, or a value, as attention multiplies it: itself, or rounded to bf16, in a type that its
+/// device multiplies well. Differentiable.
 at::Tensor attention_operand(const at::Tensor& x, bool bf16);
 
 /// What a weight is stored as.

@@ -18,7 +18,10 @@ WindowLoss next_token_loss(Model& model, const at::Tensor& hidden, const std::ve
   const std::int64_t tokens = hidden.size(0), predictions = tokens - 1;
   KVQ_ASSERT(static_cast<std::int64_t>(ids.size()) == tokens && predictions >= 1);
   WindowLoss loss;
-  if (with_grad) loss.hidden_grad = at::empty(hidden.sizes(), at::TensorOptions().dtype(at::kFloat)).zero_();
+  if (with_grad) {
+    const at::TensorOptions floats = at::TensorOptions().dtype(at::kFloat).device(hidden.device());
+    loss.hidden_grad = at::empty(hidden.sizes(), floats).zero_();
+  }
   std::vector<double> nll(predictions);
   for (std::int64_t first = 0; first < predictions; first += kLogitChunk) {
     const std::int64_t count = std::min(kLogitChunk, predictions - first);

@@ -6,22 +6,27 @@
 #include <kvq/model/block.h>
 #include <kvq/model/block_weights.h>
 #include <kvq/model/elementwise.h>
-#include <kvq/model/memory.h>
 #include <kvq/model/weights.h>
 
 namespace kvq {
 
 namespace {
 
+std::int64_t budget_of(const ModelOptions& options) {
+  return options.weight_budget_bytes >= 0 ? options.weight_budget_bytes : available_memory_bytes(options.device) / 2;
+}
+
 class TransformerModel : public Model {
  public:
-  TransformerModel(ModelSource source, LinearMode mode, std::int64_t budget,
-                   std::shared_ptr<BlockWeights> replaced = nullptr)
-      : mode_(mode),
-        weights_(std::move(source), mode, budget, std::move(replaced)),
+  TransformerModel(ModelSource source, const ModelOptions& options, std::shared_ptr<BlockWeights> replaced = nullptr)
+      : mode_(linear_mode(options.dtype, options.device)),
+        device_(options.device),
+        weights_(std::move(source), mode_, budget_of(options), std::move(replaced), device_),
         config_(weights_.source().config) {}
 
   const ModelConfig& config() const override { return config_; }
+  Device device() const override { return device_; }
+  std::int64_t weight_bytes_to_come() const override { return weights_.bytes_to_come(); }
 
   std::string sha256() const override { return model_sha256(weights_.source()); }
 
@@ -34,7 +39,8 @@ class TransformerModel : public Model {
                          token, ids[token], config_.vocab - 1));
       }
     }
-    return weights_.embed(ids);
+    const at::Tensor rows = weights_.embed(ids);
+    return device_ == Device::Cpu ? rows : rows.to(torch_device(device_));
   }
 
   at::Tensor layer_forward(int layer, const at::Tensor& hidden, std::int64_t first_position,
@@ -55,6 +61,7 @@ class TransformerModel : public Model {
 
  private:
   LinearMode mode_;
+  Device device_;
   WeightStore weights_;
   const ModelConfig& config_;  ///< weights_.source().config
 };
@@ -62,9 +69,8 @@ class TransformerModel : public Model {
 /// Other matrices in the blocks; what comes before and after them is the base's.
 class DerivedModel final : public TransformerModel {
  public:
-  DerivedModel(ModelSource source, LinearMode mode, std::int64_t budget, std::shared_ptr<BlockWeights> matrices,
-               Model& base)
-      : TransformerModel(std::move(source), mode, budget, std::move(matrices)), base_(base) {}
+  DerivedModel(ModelSource source, const ModelOptions& options, std::shared_ptr<BlockWeights> matrices, Model& base)
+      : TransformerModel(std::move(source), options, std::move(matrices)), base_(base) {}
   at::Tensor embed(const std::vector<std::int32_t>& ids) override { return base_.embed(ids); }
   at::Tensor logits(const at::Tensor& hidden) override { return base_.logits(hidden); }
 
@@ -72,25 +78,20 @@ class DerivedModel final : public TransformerModel {
   Model& base_;
 };
 
-std::int64_t budget_of(const ModelOptions& options) {
-  return options.weight_budget_bytes >= 0 ? options.weight_budget_bytes : available_memory_bytes() / 2;
-}
-
 }  // namespace
 
 std::vector<at::Tensor> Model::block_tensors(int) { return {}; }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& path, const ModelOptions& options) {
   ModelSource source = open_model_source(path);
-  return std::make_unique<TransformerModel>(std::move(source), linear_mode(options.dtype), budget_of(options));
+  return std::make_unique<TransformerModel>(std::move(source), options);
 }
 
 std::unique_ptr<Model> load_model_with(const std::filesystem::path& path, const ModelOptions& options,
                                        std::shared_ptr<BlockWeights> matrices, Model& base) {
   ModelSource source = open_model_source(path);
-  KVQ_ASSERT(source.config.blocks() == base.config().blocks());
-  return std::make_unique<DerivedModel>(std::move(source), linear_mode(options.dtype), budget_of(options),
-                                        std::move(matrices), base);
+  KVQ_ASSERT(source.config.blocks() == base.config().blocks() && options.device == base.device());
+  return std::make_unique<DerivedModel>(std::move(source), options, std::move(matrices), base);
 }
 
 }  // namespace kvq

@@ -11,6 +11,7 @@
 
 #include <kvq/model/attention_backend.h>
 #include <kvq/model/config.h>
+#include <kvq/model/device.h>
 
 namespace kvq {
 
@@ -21,15 +22,20 @@ const char* dtype_name(Dtype dtype);
 struct ModelOptions {
   Dtype dtype = Dtype::Fp32;  ///< of weights and linear layers; norms, softmax, residuals' sums and losses are fp32
   /// Bytes of expanded layer weights that may stay in memory; the rest is expanded again at each use. -1: half of the
-  /// memory that is available when the model is opened.
+  /// memory that is available on the device when the model is opened.
   std::int64_t weight_budget_bytes = -1;
+  Device device = Device::Cpu;  ///< opened before (open_device)
 };
 
-/// Not thread-safe. Ids are `[tokens] int64`; hidden states `[tokens, hidden]` fp32.
+/// Not thread-safe. Hidden states are `[tokens, hidden]` fp32; they, and all that backends and observers are handed, are on
+/// the model's device.
 class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelConfig& config() const = 0;
+  virtual Device device() const { return Device::Cpu; }
+  /// What expanded weights that are to stay, and are not there yet, will take.
+  virtual std::int64_t weight_bytes_to_come() const { return 0; }
   /// SHA-256 over the file (GGUF) or over config and weight files (folder).
   virtual std::string sha256() const = 0;
 

@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/cpu_loops.h>
+#include <kvq/model/tensor_ops.h>
 
 namespace kvq {
 
@@ -39,7 +41,11 @@ bool all_finite(const at::Tensor& rows) {
 }  // namespace
 
 void check_finite(const at::Tensor& tensor, const std::string& where, const char* what, std::int64_t first_position) {
-  const at::Tensor values = tensor.detach().to(at::kFloat);
+  at::Tensor values = tensor.detach().to(at::kFloat);
+  if (!takes_cpu_loops(values)) {
+    if (tensor_ops::all_finite(values)) return;
+    values = values.to(at::kCPU);
+  }
   at::Tensor rows = values.reshape({values.size(0), -1});
   if (rows.stride(1) != 1) rows = rows.contiguous();
   if (all_finite(rows)) return;

@@ -19,10 +19,11 @@ void RopeTable::grow(std::int64_t positions) {
   positions = std::max<std::int64_t>(positions, std::min<std::int64_t>(2 * positions_, positions + 8192));
   const std::vector<double> frequencies = params_.inverse_frequencies();
   const std::int64_t pairs = params_.rotary_dim / 2;
-  cos_ = at::empty({positions, pairs}, at::TensorOptions().dtype(at::kFloat));
-  sin_ = at::empty({positions, pairs}, at::TensorOptions().dtype(at::kFloat));
-  float* cosine = cos_.mutable_data_ptr<float>();
-  float* sine = sin_.mutable_data_ptr<float>();
+  host_ = {at::empty({positions, pairs}, at::TensorOptions().dtype(at::kFloat)),
+           at::empty({positions, pairs}, at::TensorOptions().dtype(at::kFloat))};
+  elsewhere_ = {};
+  float* cosine = host_.cosine.mutable_data_ptr<float>();
+  float* sine = host_.sine.mutable_data_ptr<float>();
   for (std::int64_t position = 0; position < positions; ++position) {
     for (std::int64_t pair = 0; pair < pairs; ++pair) {
       const double angle = static_cast<double>(position) * frequencies[pair];
@@ -33,10 +34,21 @@ void RopeTable::grow(std::int64_t positions) {
   positions_ = positions;
 }
 
+const RopeTable::Angles& RopeTable::angles_beside(const at::Tensor& x) {
+  if (x.is_cpu()) return host_;
+  if (!elsewhere_.cosine.defined() || elsewhere_.cosine.device() != x.device()) {
+    const c10::InferenceMode ordinary_tensors(false);
+    elsewhere_ = {host_.cosine.to(x.device()), host_.sine.to(x.device())};
+  }
+  return elsewhere_;
+}
+
 at::Tensor RopeTable::apply(const at::Tensor& x, std::int64_t first_position) {
   const std::int64_t tokens = x.size(0);
   grow(first_position + tokens);
-  return rotate_pairs(x, cos_.narrow(0, first_position, tokens), sin_.narrow(0, first_position, tokens));
+  const Angles& angles = angles_beside(x);
+  return rotate_pairs(x, angles.cosine.narrow(0, first_position, tokens),
+                      angles.sine.narrow(0, first_position, tokens));
 }
 
 }  // namespace kvq

@@ -16,13 +16,20 @@ class RopeTable {
  public:
   explicit RopeTable(const RopeParams& params);
   explicit RopeTable(const ModelRope& rope) = delete;  ///< it has one for each kind of layer: RopeTables
-  /// Rotates `[tokens, heads, head_dim]` of any float dtype; token t stands at first_position + t. Differentiable.
+  /// Rotates `[tokens, heads, head_dim]` of any float dtype, on any device; token t stands at first_position + t.
+  /// Differentiable.
   at::Tensor apply(const at::Tensor& x, std::int64_t first_position);
 
  private:
+  struct Angles {
+    at::Tensor cosine, sine;
+  };
   void grow(std::int64_t positions);
+  /// On the device of x.
+  const Angles& angles_beside(const at::Tensor& x);
+
   RopeParams params_;
-  at::Tensor cos_, sin_;
+  Angles host_, elsewhere_;  ///< on the CPU, and a copy on the other device that asked last
   std::int64_t positions_ = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <ATen/Parallel.h>
 
 #include <kvq/core/error.h>
+#include <kvq/model/cpu_loops.h>
+#include <kvq/model/tensor_ops.h>
 #include <kvq/model/vector_math.h>
 
 namespace kvq {
@@ -29,6 +31,7 @@ void for_rows(std::int64_t rows, const Body& body) {
 void log_sum_exp(const at::Tensor& logits, std::span<double> result, std::span<std::int64_t> arg_max) {
   check(logits, result.size());
   KVQ_ASSERT(arg_max.empty() || arg_max.size() == result.size());
+  if (!takes_cpu_loops(logits)) return tensor_ops::log_sum_exp(logits, result, arg_max);
   const std::int64_t vocab = logits.size(1);
   const float* data = logits.const_data_ptr<float>();
   for_rows(logits.size(0), [&](std::int64_t row) {
@@ -44,6 +47,7 @@ void kl_divergence(const at::Tensor& base, std::span<const double> base_lse, con
   check(base, kl.size());
   check(other, kl.size());
   KVQ_ASSERT(base.size(1) == other.size(1) && base_lse.size() == kl.size() && other_lse.size() == kl.size());
+  if (!takes_cpu_loops(base)) return tensor_ops::kl_divergence(base, base_lse, other, other_lse, kl);
   const std::int64_t vocab = base.size(1);
   const float *a = base.const_data_ptr<float>(), *b = other.const_data_ptr<float>();
   for_rows(base.size(0), [&](std::int64_t row) {
@@ -54,15 +58,30 @@ void kl_divergence(const at::Tensor& base, std::span<const double> base_lse, con
   });
 }
 
+std::vector<float> scores_of(const at::Tensor& logits, std::span<const std::int32_t> targets) {
+  check(logits, targets.size());
+  std::vector<float> scores;
+  if (!takes_cpu_loops(logits)) {
+    const at::Tensor picked = tensor_ops::picked(logits, targets);
+    scores.assign(picked.const_data_ptr<float>(), picked.const_data_ptr<float>() + targets.size());
+    return scores;
+  }
+  const float* data = logits.const_data_ptr<float>();
+  for (std::size_t row = 0; row < targets.size(); ++row)
+    scores.push_back(data[static_cast<std::int64_t>(row) * logits.size(1) + targets[row]]);
+  return scores;
+}
+
 void cross_entropy(const at::Tensor& logits, std::span<const std::int32_t> targets, std::span<double> nll) {
   log_sum_exp(logits, nll);
-  const float* data = logits.const_data_ptr<float>();
-  for (std::size_t row = 0; row < nll.size(); ++row) nll[row] -= data[row * logits.size(1) + targets[row]];
+  const std::vector<float> scores = scores_of(logits, targets);
+  for (std::size_t row = 0; row < nll.size(); ++row) nll[row] -= scores[row];
 }
 
 void cross_entropy_with_gradient(const at::Tensor& logits, std::span<const std::int32_t> targets, double scale,
                                  std::span<double> nll) {
   check(logits, nll.size());
+  if (!takes_cpu_loops(logits)) return tensor_ops::cross_entropy_with_gradient(logits, targets, scale, nll);
   const std::int64_t vocab = logits.size(1);
   float* data = logits.mutable_data_ptr<float>();
   for_rows(logits.size(0), [&](std::int64_t row) {

@@ -103,8 +103,12 @@ void read_block_matrix(const ModelSource& source, int layer, BlockMatrix matrix,
 }
 
 WeightStore::WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes,
-                         std::shared_ptr<BlockWeights> replaced)
-    : source_(std::move(source)), mode_(mode), replaced_(std::move(replaced)), kept_(source_.config.kv.layers) {
+                         std::shared_ptr<BlockWeights> replaced, Device device)
+    : source_(std::move(source)),
+      mode_(mode),
+      replaced_(std::move(replaced)),
+      device_(device),
+      kept_(source_.config.kv.layers) {
   kept_layers_ = static_cast<int>(std::clamp<std::int64_t>(budget_bytes / layer_bytes(), 0, source_.config.kv.layers));
 }
 
@@ -119,16 +123,40 @@ std::int64_t WeightStore::layer_bytes() const {
 const LayerWeights& WeightStore::layer(int index) {
   KVQ_ASSERT(index >= 0 && index < source_.config.kv.layers);
   if (index < kept_layers_) {
-    if (!kept_[index]) kept_[index] = expand(index);
+    if (!kept_[index]) kept_[index] = placed(index);
     return *kept_[index];
   }
   if (passing_index_ != index) {
     passing_ = {};  // its memory is free before the next layer's is needed
     passing_index_ = -1;
-    passing_ = expand(index);
+    passing_ = placed(index);
     passing_index_ = index;
   }
   return passing_;
+}
+
+std::int64_t WeightStore::bytes_to_come() const {
+  std::int64_t layers = 0;
+  for (int index = 0; index < kept_layers_; ++index) layers += kept_[index] ? 0 : 1;
+  if (kept_layers_ < source_.config.kv.layers && passing_index_ < 0) ++layers;
+  const std::int64_t output = std::int64_t{source_.config.vocab} * source_.config.hidden *
+                              static_cast<std::int64_t>(c10::elementSize(weight_type(mode_)));
+  return layers * layer_bytes() + (output_.defined() ? 0 : output);
+}
+
+at::Tensor WeightStore::on_device(const at::Tensor& x) const {
+  return x.defined() && device_ != Device::Cpu ? x.to(torch_device(device_)) : x;
+}
+
+LayerWeights WeightStore::placed(int index) const {
+  const c10::InferenceMode ordinary_tensors(false);
+  LayerWeights layer = expand(index);
+  for (at::Tensor* weight :
+       {&layer.attention_norm, &layer.qkv, &layer.qkv_bias, &layer.o, &layer.o_bias, &layer.q_norm, &layer.k_norm,
+        &layer.mlp_norm, &layer.gate_up, &layer.down, &layer.post_attention_norm, &layer.post_mlp_norm}) {
+    *weight = on_device(*weight);
+  }
+  return layer;
 }
 
 LayerWeights WeightStore::expand(int index) const {
@@ -201,7 +229,7 @@ at::Tensor WeightStore::norm(const std::string& name, std::int64_t width) const 
 const at::Tensor& WeightStore::output_norm() {
   if (!output_norm_.defined()) {
     const c10::InferenceMode ordinary_tensors(false);
-    output_norm_ = norm(source_.names->output_norm, source_.config.hidden);
+    output_norm_ = on_device(norm(source_.names->output_norm, source_.config.hidden));
   }
   return output_norm_;
 }
@@ -213,7 +241,7 @@ const at::Tensor& WeightStore::output() {
         at::empty({source_.config.vocab, source_.config.hidden}, at::TensorOptions().dtype(weight_type(mode_)));
     expand_rows(*source_.tensors, source_.config.tied_embeddings ? source_.names->embedding : source_.names->output,
                 mode_, matrix, 0, 0);
-    output_ = matrix;
+    output_ = on_device(matrix);
   }
   return output_;
 }

@@ -33,9 +33,9 @@ class BlockWeights;
 class WeightStore {
  public:
   /// `budget_bytes`: what expanded layers may hold; the output matrix comes on top. `replaced`, if given, has the
-  /// blocks' matrices.
+  /// blocks' matrices. Weights are expanded by the CPU and copied to `device`.
   WeightStore(ModelSource source, LinearMode mode, std::int64_t budget_bytes,
-              std::shared_ptr<BlockWeights> replaced = nullptr);
+              std::shared_ptr<BlockWeights> replaced = nullptr, Device device = Device::Cpu);
 
   const ModelSource& source() const { return source_; }
   /// Valid until another layer is asked for. As passes go through all layers in turn, the first ones that fit are kept
@@ -43,17 +43,22 @@ class WeightStore {
   const LayerWeights& layer(int index);
   const at::Tensor& output_norm();  ///< `[hidden]`
   const at::Tensor& output();       ///< `[vocab, hidden]`
-  /// Embeddings `[ids, hidden]` fp32, read from the map row by row, scaled. Ids are in range.
+  /// Embeddings `[ids, hidden]` fp32 on the CPU, read from the map row by row, scaled. Ids are in range.
   at::Tensor embed(std::span<const std::int32_t> ids) const;
   std::int64_t layer_bytes() const;
+  /// Model::weight_bytes_to_come().
+  std::int64_t bytes_to_come() const;
 
  private:
-  LayerWeights expand(int index) const;
+  LayerWeights expand(int index) const;  ///< on the CPU
+  LayerWeights placed(int index) const;  ///< on the device
+  at::Tensor on_device(const at::Tensor& x) const;
   at::Tensor norm(const std::string& name, std::int64_t width) const;
 
   ModelSource source_;
   LinearMode mode_;
   std::shared_ptr<BlockWeights> replaced_;
+  Device device_;
   int kept_layers_ = 0;  ///< layers [0, kept_layers_) stay
   std::vector<std::optional<LayerWeights>> kept_;
   LayerWeights passing_;

@@ -5,6 +5,7 @@
 #include "cache/packed_support.h"
 #include "kernels/cuda_cache.h"
 #include "support/catch.h"
+#include "support/gpu.h"
 #include "support/skip.h"
 
 #include <kvq/cache/packed_cache.h>
@@ -62,6 +63,37 @@ TEST_CASE("CUDA cache: the bytes of the packed cache and its answers, however th
     CHECK(cuda.bytes() == 0);
     compare({1, 62, 1, 1, 100, 1, 134});
   }
+}
+
+TEST_CASE("CUDA cache: keys, values and queries are taken where they are, on the GPU too", "[gpu]") {
+  if (const std::string reason = no_gpu_reason(); !reason.empty()) KVQ_SKIP(reason);
+  if (const std::string reason = no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason);
+  const c10::Device gpu = torch_device(Device::Cuda);
+  for (const std::string recipe : {"nuq4-1%", "nuq3-1%:rope=post", "nuq4-10%:cap=2%"}) {
+    INFO(recipe);
+    const auto quantizer = random_quantizer(recipe, kShape, 5);
+    Rng rng(6);
+    CudaCache from_host(quantizer), from_gpu(quantizer);
+    for (const std::int64_t tokens : {200, 1, 1, 98}) {
+      for (int layer = 0; layer < kShape.layers; ++layer) {
+        AttentionInput input = random_input(kShape, layer, tokens, rng);
+        input.first_position = from_gpu.layer(layer).length();
+        const at::Tensor expected = from_host.attend(input);
+        input.query = input.query.to(gpu), input.key = input.key.to(gpu), input.value = input.value.to(gpu);
+        const at::Tensor found = from_gpu.attend(input);
+        CHECK(found.is_cuda());
+        const bool rotated = recipe.ends_with("post");  // by the GPU's arithmetic, which may round to another code
+        CHECK(host_floats(found).sub(expected).norm().item<double>() <=
+              (rotated ? 0.02 : 2e-3) * expected.norm().item<double>());
+        if (!rotated) CHECK(from_gpu.layer(layer).download_pages() == from_host.layer(layer).download_pages());
+      }
+    }
+  }
+  AttentionInput input = random_input(kShape, 0, 3, *std::make_unique<Rng>(1));
+  input.value[1][1][7] = 1e30f;
+  for (at::Tensor* x : {&input.query, &input.key, &input.value}) *x = x->to(gpu);
+  CudaCache cache(random_quantizer("nuq4-1%", kShape, 5));
+  CHECK_THROWS_WITH(cache.attend(input), ContainsSubstring("value of token 1, head 1, channel 7"));
 }
 
 TEST_CASE("CUDA cache: what the kernels do not know is refused by name", "[gpu]") {

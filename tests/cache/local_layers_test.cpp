@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cache/packed_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/cache/packed_cache.h>
@@ -74,6 +75,7 @@ std::vector<double> plain_attention(const at::Tensor& query, const at::Tensor& k
 }  // namespace
 
 TEST_CASE("A local layer's queries see the quantized tokens of their window, rotated by the layer's angles") {
+  KVQ_BOTH_WAYS();
   for (const std::string recipe : {"int4-1%:sink=2", "int3:key=token", "int4:rope=post,sink=0"}) {
     for (const std::int64_t size : {1, 20, 64, 130, 1000}) {
       INFO(recipe << ", window " << size);
@@ -106,6 +108,7 @@ TEST_CASE("A local layer's queries see the quantized tokens of their window, rot
 }
 
 TEST_CASE("Every recipe: local layers of the packed cache say what those of the simulated one say") {
+  KVQ_BOTH_WAYS();
   std::uint64_t seed = 200;
   std::vector<std::string> recipes = many_recipes();
   for (const std::string waits :
@@ -126,6 +129,7 @@ TEST_CASE("Every recipe: local layers of the packed cache say what those of the 
 }
 
 TEST_CASE("Where exact and settled tokens are the same, attention with a window does not care which is seen") {
+  KVQ_BOTH_WAYS();
   Rng rng(9);
   const at::Tensor query = random_values(90, 6, 16, rng), key = random_values(90, 3, 16, rng),
                    value = random_values(90, 3, 16, rng);
@@ -142,6 +146,7 @@ TEST_CASE("Where exact and settled tokens are the same, attention with a window 
 }
 
 TEST_CASE("A recipe that evicts is refused where a layer sees a window only") {
+  KVQ_BOTH_WAYS();
   const auto quantizer = local_quantizer("none:evict=first-recent,budget=32", 20, 5);
   CHECK_THROWS_WITH(SimulatedCache(quantizer, 1), ContainsSubstring("evicts") && ContainsSubstring("20 tokens"));
 }

@@ -12,6 +12,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/cache/kv_cache.h>
@@ -166,6 +167,7 @@ struct KiviLoop {
 }  // namespace
 
 TEST_CASE("KIVI in one pass is KIVI token by token") {
+  KVQ_BOTH_WAYS();
   constexpr std::int64_t kTokens = 150;
   const AttentionInput window = random_window(kTokens, 1);
   for (const auto& [recipe, bits, group, residual] : {std::tuple<std::string, int, int, int>{"kivi2", 2, 32, 128},
@@ -196,6 +198,7 @@ TEST_CASE("KIVI in one pass is KIVI token by token") {
 }
 
 TEST_CASE("Tokens that wait make the same cache in any chunks") {
+  KVQ_BOTH_WAYS();
   constexpr std::int64_t kTokens = 150;
   const AttentionInput window = random_window(kTokens, 2);
   const std::vector<std::vector<std::int64_t>> chunkings = {
@@ -221,6 +224,7 @@ TEST_CASE("Tokens that wait make the same cache in any chunks") {
 }
 
 TEST_CASE("A query sees a token exact until it is quantized, and quantized from then on") {
+  KVQ_BOTH_WAYS();
   constexpr std::int64_t kTokens = 40;
   AttentionInput window = random_window(kTokens, 3);
   ExactAttention reference(kShape, make_quantizer("int4")->rope);
@@ -245,6 +249,7 @@ TEST_CASE("A query sees a token exact until it is quantized, and quantized from 
 }
 
 TEST_CASE("Parts of a cache that are not quantized wait for nothing") {
+  KVQ_BOTH_WAYS();
   constexpr std::int64_t kTokens = 40;
   const AttentionInput window = random_window(kTokens, 5);
   ExactAttention reference(kShape, make_quantizer("int4")->rope);
@@ -264,6 +269,7 @@ TEST_CASE("Parts of a cache that are not quantized wait for nothing") {
 }
 
 TEST_CASE("With nothing recent the pass with both forms is the plain one") {
+  KVQ_BOTH_WAYS();
   constexpr std::int64_t kTokens = 300;  // more than one block of queries
   const AttentionInput window = random_window(kTokens, 4);
   // Waiting for keys alone: values take the way of those that do not wait.

@@ -11,6 +11,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -150,6 +151,7 @@ const std::vector<std::vector<std::int64_t>> kChunkings = {
 }  // namespace
 
 TEST_CASE("Attention over quantized keys and values is attention over what the encoder gives back") {
+  KVQ_BOTH_WAYS();
   const std::vector<AttentionInput> window = random_window(1);
   for (const std::string recipe : {"int4-1%:sink=2", "int3:sink=0", "int2-1%:value=channel", "int3:key=token"}) {
     INFO(recipe);
@@ -171,6 +173,7 @@ TEST_CASE("Attention over quantized keys and values is attention over what the e
 }
 
 TEST_CASE("Many bits approach exact attention, fewer bits depart from it step by step") {
+  KVQ_BOTH_WAYS();
   const std::vector<AttentionInput> window = random_window(2);
   const std::vector<double> exact = plain_attention(window[0].query, window[0].key, window[0].value);
   ExactAttention reference(kShape, rope_params());
@@ -190,6 +193,7 @@ TEST_CASE("Many bits approach exact attention, fewer bits depart from it step by
 }
 
 TEST_CASE("Appending in any chunks gives the same cache") {
+  KVQ_BOTH_WAYS();
   const std::vector<AttentionInput> window = random_window(3);
   for (const std::string recipe :
        {"int3-1%:sink=4", "int4-1%:sink=5,rope=post", "int2:key=token,sink=0", "int2:value=channel"}) {
@@ -213,6 +217,7 @@ TEST_CASE("Appending in any chunks gives the same cache") {
 }
 
 TEST_CASE("Sinks are exact by position, also when they come in several calls") {
+  KVQ_BOTH_WAYS();
   std::vector<AttentionInput> window = random_window(4);
   // Queries of the first tokens see sinks only: what they get is fp16-exact, whatever the bits.
   const std::vector<double> exact =
@@ -225,6 +230,7 @@ TEST_CASE("Sinks are exact by position, also when they come in several calls") {
 }
 
 TEST_CASE("The oracle's range needs the whole window in one call") {
+  KVQ_BOTH_WAYS();
   const std::vector<AttentionInput> window = random_window(5);
   SimulatedCache cache(make_quantizer("int4:range=window"), 2);
   run(cache, window, {kTokens});
@@ -239,6 +245,7 @@ TEST_CASE("The oracle's range needs the whole window in one call") {
 }
 
 TEST_CASE("NaN, infinity and overflow stop with layer, side, token and channel") {
+  KVQ_BOTH_WAYS();
   const auto message = [](float bad, bool in_key, std::int64_t token) {
     std::vector<AttentionInput> window = random_window(6);
     at::Tensor& x = in_key ? window[1].key : window[1].value;
@@ -268,6 +275,7 @@ TEST_CASE("NaN, infinity and overflow stop with layer, side, token and channel")
 }
 
 TEST_CASE("Tensors and quantizers of another shape are refused") {
+  KVQ_BOTH_WAYS();
   const std::vector<AttentionInput> window = random_window(7);
   auto other = make_quantizer("int4");
   other->shape.kv_heads = 1;
@@ -279,6 +287,7 @@ TEST_CASE("Tensors and quantizers of another shape are refused") {
 }
 
 TEST_CASE("What is counted are the exact values that were seen") {
+  KVQ_BOTH_WAYS();
   std::vector<AttentionInput> window = random_window(8);
   for (AttentionInput& layer : window) layer.key.mul_(0.5);  // all inside the thresholds
   SimulatedCache cache(make_quantizer("int4-5%"), 1);
@@ -291,6 +300,7 @@ TEST_CASE("What is counted are the exact values that were seen") {
 }
 
 TEST_CASE("Only the parts asked for are quantized") {
+  KVQ_BOTH_WAYS();
   const auto window = random_window(5);
   const auto quantizer = make_quantizer("int2");
   ExactAttention exact(kShape, rope_params());

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/randn.h>
 
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/calib/attention_mass.h>
@@ -42,6 +43,7 @@ std::vector<double> brute_force(const at::Tensor& query, const at::Tensor& key, 
 }  // namespace
 
 TEST_CASE("Attention mass equals its definition across block borders and head groupings") {
+  KVQ_BOTH_WAYS();
   at::manual_seed(3);
   RopeParams rope;
   rope.rotary_dim = 16;
@@ -63,6 +65,7 @@ TEST_CASE("Attention mass equals its definition across block borders and head gr
 }
 
 TEST_CASE("Attention mass within a window equals its definition") {
+  KVQ_BOTH_WAYS();
   at::manual_seed(5);
   const RopeParams rope{.theta = 100.0, .rotary_dim = 16};
   const at::Tensor query = at::randn({200, 6, 16}), key = at::randn({200, 2, 16}).mul(2);
@@ -77,6 +80,7 @@ TEST_CASE("Attention mass within a window equals its definition") {
 }
 
 TEST_CASE("Attention mass is the same with one thread and with three") {
+  KVQ_BOTH_WAYS();
   at::manual_seed(4);
   RopeParams rope;
   rope.rotary_dim = 32;

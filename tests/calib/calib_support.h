@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/both_ways.h"
 #include "support/catch.h"
 #include "support/temp_dir.h"
 

@@ -13,6 +13,7 @@ using namespace kvq;
 using namespace kvq::test;
 
 TEST_CASE("calib.h5 holds what the backward pass gives, within half precision") {
+  KVQ_BOTH_WAYS();
   TempDir folder;
   const auto model = tiny_model();
   const std::vector<Window> windows = random_windows(*model, 3, 24);

@@ -88,6 +88,7 @@ CollectOptions forward_only(const Model& model, const std::filesystem::path& out
 }  // namespace
 
 TEST_CASE("Metrics of the tiny models are those of transformers' projections and weights") {
+  KVQ_BOTH_WAYS();
   std::ifstream stream(KVQ_SOURCE_DIR "/tests/golden/query_metric.json");
   for (const nlohmann::json& entry : nlohmann::json::parse(stream)) {
     const std::string name = entry["name"];
@@ -114,6 +115,7 @@ TEST_CASE("Metrics of the tiny models are those of transformers' projections and
 }
 
 TEST_CASE("The metric of keys equals its definition, with grouped heads, few rotating channels and sharp attention") {
+  KVQ_BOTH_WAYS();
   at::manual_seed(5);
   RopeParams rope;
   for (const auto& [heads, kv_heads, rotary, sharpness, window] :

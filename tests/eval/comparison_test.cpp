@@ -1,3 +1,4 @@
+#include "support/both_ways.h"
 #include "support/catch.h"
 #include "support/fake_model.h"
 
@@ -44,6 +45,7 @@ std::size_t top(const std::vector<double>& values) {
 }  // namespace
 
 TEST_CASE("Loss, divergence and agreement equal plain double loops, across chunk borders") {
+  KVQ_BOTH_WAYS();
   FakeModel model(37);
   const std::int64_t tokens = 2 * kLogitChunk + 45;
   const at::Tensor exact = random_tensor({tokens, 16}, 2.0f, 5);
@@ -78,6 +80,7 @@ TEST_CASE("Loss, divergence and agreement equal plain double loops, across chunk
 }
 
 TEST_CASE("The same hidden states diverge by nothing and agree everywhere") {
+  KVQ_BOTH_WAYS();
   FakeModel model;
   const at::Tensor hidden = random_tensor({20, 16}, 1.0f, 5);
   const auto result = compare_window(model, {hidden, hidden.clone()}, std::vector<std::int32_t>(20, 3));
@@ -87,6 +90,7 @@ TEST_CASE("The same hidden states diverge by nothing and agree everywhere") {
 }
 
 TEST_CASE("A window of two tokens has one prediction") {
+  KVQ_BOTH_WAYS();
   FakeModel model;
   const at::Tensor hidden = random_tensor({2, 16}, 1.0f, 5);
   const auto result = compare_window(model, {hidden}, {1, 2});
@@ -95,6 +99,7 @@ TEST_CASE("A window of two tokens has one prediction") {
 }
 
 TEST_CASE("A loss that is not finite stops the run") {
+  KVQ_BOTH_WAYS();
   FakeModel model;
   at::Tensor hidden = random_tensor({20, 16}, 1.0f, 5);
   at::Tensor bad = hidden.clone();

@@ -1,3 +1,4 @@
+#include "support/both_ways.h"
 #include "support/catch.h"
 #include "support/fake_model.h"
 #include "support/temp_dir.h"
@@ -85,6 +86,7 @@ struct CancelAfter final : Progress {
 }  // namespace
 
 TEST_CASE("Means, paired errors and percentiles equal those of the windows one by one") {
+  KVQ_BOTH_WAYS();
   FakeModel model;
   const auto windows = random_windows(6, 40, 24);
   const std::vector<NamedQuantizer> quantizers = {per_token(model.config().kv, model.config().rope, kInt4),
@@ -287,6 +289,7 @@ TEST_CASE("NaN in the weights stops the run in every cache") {
 }
 
 TEST_CASE("The baseline's loss of the tiny models equals transformers'") {
+  KVQ_BOTH_WAYS();
   for (const char* name : {"mha-tied", "gqa-untied", "gqa-bias", "mqa", "headdim", "mistral"}) {
     INFO(name);
     const fs::path source = KVQ_SOURCE_DIR;

@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "model_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/model/rope.h>
@@ -52,6 +53,7 @@ at::Tensor plain_attention(const at::Tensor& query, const at::Tensor& keys, cons
 }  // namespace
 
 TEST_CASE("Causal attention equals plain loops for MHA, GQA and MQA, with and without a prefix") {
+  KVQ_BOTH_WAYS();
   for (const auto& [heads, kv_heads] : std::vector<std::pair<int, int>>{{4, 4}, {6, 2}, {3, 1}}) {
     for (const auto& [first, tokens] : std::vector<std::pair<int, int>>{{0, 1}, {0, 37}, {50, 1}, {50, 7}, {20, 300}}) {
       INFO(heads << " heads, " << kv_heads << " kv heads, " << tokens << " tokens at " << first);
@@ -64,6 +66,7 @@ TEST_CASE("Causal attention equals plain loops for MHA, GQA and MQA, with and wi
 }
 
 TEST_CASE("Attention over a window equals plain loops, and so do its gradients") {
+  KVQ_BOTH_WAYS();
   for (const std::int64_t window : {1, 5, 64, 128, 200, 319, 320}) {
     for (const auto& [first, tokens] :
          std::vector<std::pair<int, int>>{{0, 1}, {0, 320}, {300, 1}, {50, 7}, {20, 300}}) {
@@ -87,6 +90,7 @@ TEST_CASE("Attention over a window equals plain loops, and so do its gradients")
 }
 
 TEST_CASE("Head sizes that are no power of two are attended alike") {
+  KVQ_BOTH_WAYS();
   for (int head_dim : {2, 80, 96, 100}) {
     const at::Tensor q = random({19, 2, head_dim}, 4), k = random({19, 1, head_dim}, 5),
                      v = random({19, 1, head_dim}, 6);
@@ -95,6 +99,7 @@ TEST_CASE("Head sizes that are no power of two are attended alike") {
 }
 
 TEST_CASE("RoPE turns pair (j, j + d/2) by position times inverse frequency, also far out") {
+  KVQ_BOTH_WAYS();
   RopeParams params{.kind = "linear", .theta = 500.0, .rotary_dim = 6, .factor = 2.0};
   RopeTable rope(params);
   const at::Tensor x = random({3, 2, 8}, 7);
@@ -117,6 +122,7 @@ TEST_CASE("RoPE turns pair (j, j + d/2) by position times inverse frequency, als
 }
 
 TEST_CASE("The gradient of RoPE is the turn back") {
+  KVQ_BOTH_WAYS();
   RopeTable rope({.theta = 10000.0, .rotary_dim = 8});
   const at::Tensor x = random({5, 2, 8}, 8).requires_grad_(true), grad = random({5, 2, 8}, 9);
   at::Tensor turned = rope.apply(x, 11);
@@ -127,6 +133,7 @@ TEST_CASE("The gradient of RoPE is the turn back") {
 }
 
 TEST_CASE("RoPE accepts slices of a wider tensor and keeps bf16") {
+  KVQ_BOTH_WAYS();
   RopeTable rope({.theta = 10000.0, .rotary_dim = 8});
   const at::Tensor wide = random({4, 48}, 10);
   const at::Tensor slice = wide.narrow(1, 16, 16).view({4, 2, 8});
@@ -135,6 +142,7 @@ TEST_CASE("RoPE accepts slices of a wider tensor and keeps bf16") {
 }
 
 TEST_CASE("In bf16, attention multiplies rounded operands and answers in fp32") {
+  KVQ_BOTH_WAYS();
   const KvShape shape{.layers = 1, .heads = 4, .kv_heads = 2, .head_dim = 16};
   const RopeParams params{.theta = 10000.0, .rotary_dim = 16};
   const at::Tensor q = random({40, 4, 16}, 14), k = random({40, 2, 16}, 15), v = random({40, 2, 16}, 16);
@@ -158,6 +166,7 @@ TEST_CASE("In bf16, attention multiplies rounded operands and answers in fp32") 
 }
 
 TEST_CASE("Layers that see a window have their own angles") {
+  KVQ_BOTH_WAYS();
   const KvShape shape{.layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8};
   const RopeParams everywhere{.theta = 1e6, .rotary_dim = 8}, local{.theta = 100.0, .rotary_dim = 8};
   ModelRope rope(everywhere);
@@ -187,6 +196,7 @@ TEST_CASE("Layers that see a window have their own angles") {
 }
 
 TEST_CASE("The exact cache: any cut into calls gives the same answers, reset forgets") {
+  KVQ_BOTH_WAYS();
   const KvShape shape{.layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8};
   const RopeParams params{.theta = 10000.0, .rotary_dim = 8};
   const at::Tensor q = random({40, 4, 8}, 11), k = random({40, 2, 8}, 12), v = random({40, 2, 8}, 13);

@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "model_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/core/error.h>
@@ -29,6 +30,7 @@ std::unique_ptr<Model> tiny() { return load_model(kSource / "tests/data/tiny/gqa
 }  // namespace
 
 TEST_CASE("Cross-entropy of rows equals log-softmax in double, for every length around the vector width") {
+  KVQ_BOTH_WAYS();
   for (std::int64_t vocab : {1, 2, 15, 16, 17, 511, 512, 513, 5000}) {
     const at::Tensor logits = random({3, vocab}, vocab).mul(20.0);
     const std::vector<std::int32_t> targets = {0, static_cast<std::int32_t>(vocab / 2),
@@ -49,6 +51,7 @@ TEST_CASE("Cross-entropy of rows equals log-softmax in double, for every length 
 }
 
 TEST_CASE("Extreme logits: no overflow, and NaN is not lost") {
+  KVQ_BOTH_WAYS();
   std::vector<double> nll(1);
   at::Tensor logits = random({1, 40}, 1).mul(1e30);
   logits[0][7] = 3e38f;
@@ -65,6 +68,7 @@ TEST_CASE("Extreme logits: no overflow, and NaN is not lost") {
 }
 
 TEST_CASE("Loss of a window over several chunks of logits equals the loss of all logits at once, gradient too") {
+  KVQ_BOTH_WAYS();
   const auto model = tiny();
   std::vector<std::int32_t> ids;
   for (int token = 0; token < 600; ++token)
@@ -85,6 +89,7 @@ TEST_CASE("Loss of a window over several chunks of logits equals the loss of all
 }
 
 TEST_CASE("NaN and Inf are reported with tensor and place") {
+  KVQ_BOTH_WAYS();
   at::Tensor key = random({6, 2, 4}, 4);
   CHECK_NOTHROW(check_finite(key, "layer 3", "key"));
   key[4][1][2] = std::numeric_limits<float>::infinity();
@@ -97,6 +102,7 @@ TEST_CASE("NaN and Inf are reported with tensor and place") {
 }
 
 TEST_CASE("A block fed with NaN stops with layer, tensor and token") {
+  KVQ_BOTH_WAYS();
   const auto model = tiny();
   ExactAttention attention(model->config().kv, model->config().rope);
   at::Tensor hidden = model->embed({1, 2, 3});

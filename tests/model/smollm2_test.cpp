@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "model_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 #include "support/shared_data.h"
 #include "support/skip.h"
@@ -79,6 +80,7 @@ TEST_CASE("SmolLM2: bf16 window NLL within 0.01 of fp32's", "[model]") {
 }
 
 TEST_CASE("SmolLM2: gradients of keys and values equal transformers' within 1e-3 per layer", "[model]") {
+  KVQ_BOTH_WAYS();
   KVQ_NEED(path, test_model());
   KVQ_NEED(reference, shared_data("reference/wikitext2_first4096_ids.json"));
   const nlohmann::json golden = read_json(kSource / "tests/golden/smollm2_grads.json");

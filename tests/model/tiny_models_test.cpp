@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include "model_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/model/backward.h>
@@ -36,6 +37,7 @@ Gradients gradients(Model& model, const std::vector<std::int32_t>& ids, Recomput
 }  // namespace
 
 TEST_CASE("Logits, keys, values and gradients of the tiny models equal transformers', from folder and from GGUF") {
+  KVQ_BOTH_WAYS();
   for (const std::string& variant : kVariants) {
     const nlohmann::json golden = read_json(kSource / "tests/golden" / ("tiny_" + variant + ".json"));
     const auto ids = golden.at("ids").get<std::vector<std::int32_t>>();
@@ -79,6 +81,7 @@ TEST_CASE("The same model as GGUF and as folder gives equal keys") {
 }
 
 TEST_CASE("Gradients are the same bits however many layers are recomputed") {
+  KVQ_BOTH_WAYS();
   const auto model = load_model(hf_folder("gqa-untied"), {});
   const auto ids = read_json(kSource / "tests/golden/tiny_gqa-untied.json").at("ids").get<std::vector<std::int32_t>>();
   const Gradients layer = gradients(*model, ids, Recompute::Layer);
@@ -102,6 +105,7 @@ TEST_CASE("Layers arrive last to first, each once") {
 }
 
 TEST_CASE("A window handed over by 1, 7 or all tokens at once gives the same hidden states") {
+  KVQ_BOTH_WAYS();
   const at::NoGradGuard no_grad;
   for (const std::string variant : {"mha-tied", "gqa-bias", "mqa", "qwen3", "gemma3"}) {
     INFO(variant);
@@ -117,6 +121,7 @@ TEST_CASE("A window handed over by 1, 7 or all tokens at once gives the same hid
 }
 
 TEST_CASE("Weights expanded anew at each use give the same bits as weights that stay") {
+  KVQ_BOTH_WAYS();
   const std::vector<std::int32_t> ids = {7, 8, 9, 100, 7, 8, 9, 101};
   for (Dtype dtype : {Dtype::Fp32, Dtype::Bf16}) {
     const auto stay = load_model(gguf_file("mha-tied"), {.dtype = dtype});
@@ -128,6 +133,7 @@ TEST_CASE("Weights expanded anew at each use give the same bits as weights that 
 }
 
 TEST_CASE("bf16 stays close to fp32 in loss and gradients") {
+  KVQ_BOTH_WAYS();
   for (const std::string& variant : kVariants) {
     INFO(variant);
     const auto ids =

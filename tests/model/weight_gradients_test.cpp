@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 
 #include "model_support.h"
+#include "support/both_ways.h"
 #include "support/catch.h"
 
 #include <kvq/model/backward.h>
@@ -59,6 +60,7 @@ class Scaled final : public BlockWeights {
 }  // namespace
 
 TEST_CASE("Squared gradients of weights equal PyTorch's, from folder and from GGUF, however layers are recomputed") {
+  KVQ_BOTH_WAYS();
   const nlohmann::json expected = golden();
   for (const auto& path : {hf_folder("gqa-bias"), gguf_file("gqa-bias")}) {
     for (const Recompute recompute : {Recompute::Layer, Recompute::None}) {
@@ -98,6 +100,7 @@ TEST_CASE("Asking for gradients of weights changes no other number, and leaves t
 }
 
 TEST_CASE("bf16 gradients of weights stay close to fp32's") {
+  KVQ_BOTH_WAYS();
   const nlohmann::json sequences = golden().at("sequences");
   const auto fp32 = load_model(gguf_file("gqa-bias"), {}),
              bf16 = load_model(gguf_file("gqa-bias"), {.dtype = Dtype::Bf16});
@@ -107,6 +110,7 @@ TEST_CASE("bf16 gradients of weights stay close to fp32's") {
 }
 
 TEST_CASE("Each query head's part of the gradients of keys and values equals PyTorch's, and the parts add up") {
+  KVQ_BOTH_WAYS();
   const nlohmann::json expected = golden();
   const auto ids = expected.at("sequences").at(0).get<std::vector<std::int32_t>>();
   for (const auto& path : {hf_folder("gqa-bias"), gguf_file("gqa-bias")}) {
@@ -133,6 +137,7 @@ TEST_CASE("Each query head's part of the gradients of keys and values equals PyT
 }
 
 TEST_CASE("Where every query head has its own kv head, its part is the whole gradient") {
+  KVQ_BOTH_WAYS();
   const auto model = load_model(gguf_file("mha-tied"), {});
   sequence_gradients(*model, {5, 6, 7, 8, 9}, Recompute::Layer,
                      [](const LayerGradients& layer) { CHECK(layer.key_head_grad.equal(layer.key_grad)); },

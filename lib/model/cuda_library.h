@@ -1,0 +1,9 @@
+#pragma once
+// What device.h opens. Internal to lib/model.
+
+namespace kvq {
+
+/// Throws Device naming what is missing: the driver, a GPU, libtorch's CUDA part, a library that this needs.
+void open_cuda_library();
+
+}  // namespace kvq
