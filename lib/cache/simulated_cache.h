@@ -6,6 +6,8 @@
 // 2^-exponent, and quantized from that, as a cache with no other copy must. Every query sees what the cache held once
 // its own token was appended: a token that this fills a group with is quantized for it, too.
 //
+// Recipes with tiers (layer_tiers.h) re-encode tokens while queries come; those are answered one by one.
+//
 // Recipes that evict (eviction.h) attend over the tokens that are kept. All tokens stay in memory for the simulation;
 // what is counted is what is kept.
 
@@ -22,6 +24,7 @@
 #include <kvq/quant/footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_simulator.h>
+#include <kvq/quant/tier_footprint.h>
 
 namespace kvq {
 
@@ -43,6 +46,12 @@ class SimulatedCache final : public KvCache {
 
   /// Positions that a layer keeps now, ascending, one list per kv head or a single one; for recipes that evict.
   KeptTokens kept(int layer) const;
+
+  /// Positions of each tier in a layer now, sinks left out; for recipes with tiers.
+  TierTokens tiers(int layer) const;
+  /// Keys (rotated) or values of a layer as they are held for the next query, `[tokens, kv_heads, head_dim]`; not while
+  /// tokens wait to be quantized.
+  at::Tensor held(int layer, Side side) const;
 
   /// What a packed cache with the present content occupies. All layers must have seen the same tokens.
   Footprint footprint() const;
