@@ -109,17 +109,17 @@ struct LayerTiers::State {
       coder.recode(token, list.first_head, list_heads(), move.from, move.to);
       coder.decode(token, list.first_head, list_heads(), move.to,
                    {decoded.mutable_data_ptr<float>(), static_cast<std::size_t>(decoded.numel())});
-      side.held.store.narrow(0, move.position, 1)
-          .narrow(1, list.first_head, list_heads())
-          .copy_(as_attended(decoded, which, move.position, bf16));
+      const at::Tensor attended = as_attended(decoded, which, move.position, bf16);
+      // By hand: libtorch forbids threads to change tensors that their parent made in inference mode.
+      std::copy_n(attended.const_data_ptr<float>(), attended.numel(), row(which, move.position, list.first_head));
     }
     for (int head = list.first_head; head < list.first_head + list_heads(); ++head)
       columns[static_cast<std::size_t>(head)].replace(move.position, row(Side::Key, move.position, head),
                                                       row(Side::Value, move.position, head));
   }
 
-  const float* row(Side which, std::int64_t token, int head) const {
-    return sides[static_cast<std::size_t>(which)].held.store.const_data_ptr<float>() +
+  float* row(Side which, std::int64_t token, int head) const {
+    return sides[static_cast<std::size_t>(which)].held.store.mutable_data_ptr<float>() +
            (token * shape.kv_heads + head) * shape.head_dim;
   }
 

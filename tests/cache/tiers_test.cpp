@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 
 #include "support/catch.h"
 
@@ -507,6 +508,16 @@ TEST_CASE("Outliers of tiers are those of the same tokens in one tier") {
   CHECK(footprint.ranges == 3 * page(*high).ranges);
   CHECK(footprint.outliers >= 3 * page(*high).outliers);
   CHECK(footprint.padding == page(*high).padding + 2 * page(*low).padding);
+}
+
+TEST_CASE("Tiers of heads are moved by several threads, in inference mode too") {
+  const std::vector<AttentionInput> text = random_text(13);
+  const auto quantizer = tiered_quantizer("adaptive:hi=4,lo=2,newest=4,per=head");
+  SimulatedCache one(quantizer, 1);
+  const at::Tensor expected = run_in_pieces(one, text[0], kTokens);
+  const c10::InferenceMode inference;
+  SimulatedCache two(quantizer, 2);
+  CHECK(difference(run_in_pieces(two, text[0], 40), expected) == 0.0);
 }
 
 TEST_CASE("Caches that cannot have tiers say so") {
