@@ -87,6 +87,9 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
     if (recipe.evicts() && !cell.only_side.empty())
       table.refuse("only-side",
                    fmt::format("cannot go with '{}', which evicts keys and values together", short_form(recipe)));
+    if (recipe.tiered() && !cell.only_side.empty())
+      table.refuse("only-side", fmt::format("cannot go with '{}', whose keys and values have the same tiers",
+                                            short_form(recipe)));
   }
   table.reject_unknown();
   return cell;

@@ -26,6 +26,9 @@ constexpr std::int64_t kLengths[] = {2048, 32768};
 std::vector<std::vector<float>> codebooks_of(const SideQuantizer& side) {
   std::vector<std::vector<float>> books;
   for (const Codebook& codebook : side.codebooks) books.push_back(codebook.centroids);
+  for (const LowerTier& tier : side.lower_tiers) {
+    for (const Codebook& codebook : tier.codebooks) books.push_back(codebook.centroids);
+  }
   if (side.turbo) {
     for (const TurboPart& part : side.turbo->parts) books.push_back(part.levels);
   }
@@ -61,7 +64,19 @@ std::string levels_of(const SideQuantizer& side) {
   if (side.recipe.widths == Widths::Pair)  // one codebook for each width that a channel may have
     return fmt::format("{} to {}", levels.size(), side.codebooks.back().centroids.size());
   std::string text = fmt::format("{}", levels.size());
+  for (const LowerTier& tier : side.lower_tiers) text += fmt::format(", {}", 1 << tier.bits);
   if (side.codebooks.size() > 1) text += fmt::format(" × {}", side.codebooks.size());
+  return text;
+}
+
+/// "4 bits, 25 % of the tokens; 2 bits, the rest"
+std::string tiers_text(const TierRecipe& tiers, int high) {
+  std::string text = fmt::format("{} bits, {:g} % of the tokens", high, 100 * tiers.high_share);
+  if (tiers.mid != 0) text += fmt::format("; {} bits, {:g} %", tiers.mid, 100 * tiers.mid_share);
+  const double rest = tiers.keep - tiers.high_share - tiers.mid_share;
+  text += fmt::format("; {} {}, {}", tiers.low, tiers.low == 1 ? "bit" : "bits",
+                      tiers.keep < 1.0 ? fmt::format("{:g} %", 100 * rest) : "the rest");
+  if (tiers.keep < 1.0) text += fmt::format("; {:g} % dropped", 100 * (1.0 - tiers.keep));
   return text;
 }
 
@@ -98,6 +113,11 @@ Inspection inspect_quantizer(const std::filesystem::path& path, Json& json) {
   facts.emplace_back("fingerprints", fmt::format("{} passages of the calibration text", file.fingerprints.size()));
   json["fingerprints"] = file.fingerprints.size();
 
+  if (quantizer.recipe.tiered()) {
+    const std::string text = tiers_text(quantizer.recipe.tiers, quantizer.recipe.key.bits);
+    facts.emplace_back("tiers", text);
+    json["tiers"] = text;
+  }
   for (const Side side : kSides) {
     if (quantizer.layers.empty() || !quantizer.layers.front().side(side).turbo) continue;
     const std::string text = turbo_text(*quantizer.layers.front().side(side).turbo);

@@ -82,6 +82,9 @@ void select_parts(const PartOptions& options, const InputOptions& input_options,
     if (named.quantizer && named.quantizer->recipe.evicts() && !options.side.empty())
       fail(ErrorKind::Usage,
            fmt::format("--only-side cannot go with '{}', which evicts keys and values together", named.name));
+    if (named.quantizer && named.quantizer->recipe.tiered() && !options.side.empty())
+      fail(ErrorKind::Usage,
+           fmt::format("--only-side cannot go with '{}', whose keys and values have the same tiers", named.name));
   }
   const int layers = inputs.model->config().kv.layers;
   std::vector<std::vector<int>> layer_sets = {{}};

@@ -81,7 +81,8 @@ std::vector<Planned> rows_of(const PlanOptions& options, const KvShape& shape) {
   for (const std::string& text : options.recipes) {
     const Recipe recipe = resolve_recipe(text);
     if (recipe.is_oracle())
-      fail(ErrorKind::Usage, fmt::format("--recipe {}: range=window is no cache: nothing is counted of it", text));
+      fail(ErrorKind::Usage, fmt::format("--recipe {}: {}=window is no cache: nothing is counted of it", text,
+                                         recipe.tiers.oracle() ? "by" : "range"));
     rows.push_back({short_form(recipe), uncalibrated_quantizer(recipe, shape)});
   }
   return rows;

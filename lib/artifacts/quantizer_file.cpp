@@ -6,6 +6,7 @@
 
 #include <kvq/artifacts/internal/rounding_datasets.h>
 #include <kvq/artifacts/internal/schema.h>
+#include <kvq/artifacts/internal/tier_datasets.h>
 #include <kvq/artifacts/internal/turbo_datasets.h>
 #include <kvq/artifacts/internal/vector_datasets.h>
 #include <kvq/artifacts/recipe_toml.h>
@@ -35,9 +36,11 @@ void write_side(const h5::Group& group, const KvShape& shape, const SideQuantize
   write_rounding(group, side);
   write_outlier_channels(group, side);
   write_codec_tables(group, side);
+  write_tiers(group, side);
 }
 
-SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe) {
+SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const SideRecipe& recipe,
+                        const TierRecipe& tiers) {
   SideQuantizer side;
   side.recipe = recipe;
   side.kv_heads = shape.kv_heads;
@@ -61,16 +64,13 @@ SideQuantizer read_side(const h5::Group& group, const KvShape& shape, const Side
   read_rounding(group, side);
   read_outlier_channels(group, side);
   read_codec_tables(group, side);
+  read_tiers(group, tiers, side);
   return side;
 }
 
 /// An unquantized cache has no tables.
 std::size_t stored_layers(const Quantizer& quantizer) {
   return quantizer.recipe.quantized ? static_cast<std::size_t>(quantizer.shape.layers) : 0;
-}
-
-bool counts_as_cache(const Recipe& recipe) {
-  return recipe.key.range != RangeKind::Window && recipe.value.range != RangeKind::Window;
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ void write_quantizer(const std::filesystem::path& path, const QuantizerFile& fil
     root.set("recipe", short_form(quantizer.recipe));
     root.set("recipe_toml", recipe_to_toml(quantizer.recipe));
     root.set("bits_nominal", nominal_bits(quantizer.recipe, quantizer.shape.head_dim));
-    if (counts_as_cache(quantizer.recipe)) {
+    if (!quantizer.recipe.is_oracle()) {
       root.set("bits_counted_32k",
                forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext));
       root.set("table_bytes", table_bytes(quantizer));
@@ -149,7 +149,8 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     const h5::Group group = layers.open_group(schema::layer_name(static_cast<int>(layer)));
     LayerQuantizer tensors;
     for (Side side : kSides) {
-      tensors.side(side) = read_side(group.open_group(side_name(side)), quantizer.shape, quantizer.recipe.side(side));
+      tensors.side(side) = read_side(group.open_group(side_name(side)), quantizer.shape, quantizer.recipe.side(side),
+                                     quantizer.recipe.tiers);
       tensors.side(side).turbo = turbo[static_cast<std::size_t>(side)];
     }
     quantizer.layers.push_back(std::move(tensors));

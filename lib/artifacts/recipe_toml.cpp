@@ -10,6 +10,7 @@
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/tier_words.h>
 #include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
@@ -97,6 +98,22 @@ std::string eviction_to_toml(const EvictionRecipe& eviction) {
     text += fmt::format("kernel = {}\n", eviction.kernel);
   }
   if (eviction.rule == EvictionRule::PyramidKv) text += fmt::format("beta = {}\n", toml_float(eviction.beta));
+  return text;
+}
+
+std::string tiers_to_toml(const TierRecipe& tiers) {
+  if (!tiers.any()) return "";
+  std::string text = fmt::format("\n[tiers]\nby = \"{}\"\n", word_of(kTierWeightWords, tiers.by));
+  text += fmt::format("per = \"{}\"\n", word_of(kTierListWords, tiers.per_head));
+  if (tiers.mid != 0) text += fmt::format("mid = {}\n", tiers.mid);
+  text += fmt::format("lo = {}\n", tiers.low);
+  text += fmt::format("hi-share = {}\n", toml_float(tiers.high_share));
+  if (tiers.mid != 0) text += fmt::format("mid-share = {}\n", toml_float(tiers.mid_share));
+  if (tiers.by == TierWeights::Window) return text;
+  text += fmt::format("keep = {}\n", toml_float(tiers.keep));
+  text += fmt::format("newest = {}\n", tiers.newest);
+  text += fmt::format("decay = {}\n", toml_float(tiers.decay));
+  if (tiers.hysteresis) text += fmt::format("hysteresis = {}\n", toml_float(*tiers.hysteresis));
   return text;
 }
 
@@ -253,6 +270,25 @@ EvictionRecipe eviction_from_toml(const TomlTable& table) {
   return eviction;
 }
 
+TierRecipe tiers_from_toml(const TomlTable& table) {
+  TierWeights by = TierWeights::Past;
+  read_word(table, "by", kTierWeightWords, by);
+  TierRecipe tiers = usual_tiers(table.number("mid").has_value(), by);
+  if (!table.integer("lo")) table.refuse("lo", "is missing: bits of the last tier, 1 to 8");
+  read_count(table, "lo", tiers.low);
+  read_count(table, "mid", tiers.mid);
+  read_word(table, "per", kTierListWords, tiers.per_head);
+  tiers.high_share = table.number("hi-share").value_or(tiers.high_share);
+  tiers.mid_share = table.number("mid-share").value_or(tiers.mid_share);
+  tiers.keep = table.number("keep").value_or(tiers.keep);
+  read_count(table, "newest", tiers.newest);
+  tiers.decay = table.number("decay").value_or(tiers.decay);
+  tiers.hysteresis = table.number("hysteresis");
+  table.reject_unknown();
+  if (!tiers.any()) table.refuse("lo", "is 0; 1 to 8 bits are possible");
+  return tiers;
+}
+
 void check(const Recipe& recipe, const std::string& origin) {
   try {
     validate(recipe);
@@ -266,9 +302,11 @@ Recipe from_table(const TomlTable& table, const std::string& origin) {
   recipe.quantized = table.flag("quantized").value_or(true);
   if (const auto sinks = table.integer("sinks")) recipe.sinks = small_integer(table, "sinks", *sinks);
   const std::optional<TomlTable> key = table.table("key"), value = table.table("value"),
-                                 eviction = table.table("eviction");
+                                 eviction = table.table("eviction"), tiers = table.table("tiers");
   table.reject_unknown();
   if (eviction) recipe.eviction = eviction_from_toml(*eviction);
+  if (tiers && !recipe.quantized) table.refuse("tiers", "are of bits, but quantized is false");
+  if (tiers) recipe.tiers = tiers_from_toml(*tiers);
   if (!recipe.quantized) {
     if (table.integer("sinks")) table.refuse("sinks", "keeps tokens exact, but quantized is false: all are");
     if (key) table.refuse("key", "says how to quantize, but quantized is false");
@@ -294,7 +332,7 @@ std::string recipe_to_toml(const Recipe& recipe) {
   const std::string eviction = eviction_to_toml(recipe.eviction);
   if (!recipe.quantized) return title + "quantized = false\n" + eviction;
   return title + fmt::format("sinks = {}\n", recipe.sinks) + side_to_toml(Side::Key, recipe.key) +
-         side_to_toml(Side::Value, recipe.value) + eviction;
+         side_to_toml(Side::Value, recipe.value) + eviction + tiers_to_toml(recipe.tiers);
 }
 
 Recipe recipe_from_toml(const std::string& toml, const std::string& origin) {

@@ -11,6 +11,7 @@
 #include <kvq/cache/cache_checks.h>
 #include <kvq/cache/eviction.h>
 #include <kvq/cache/grown_tokens.h>
+#include <kvq/cache/layer_tiers.h>
 #include <kvq/cache/settling_attention.h>
 #include <kvq/core/error.h>
 #include <kvq/model/device.h>
@@ -49,6 +50,7 @@ struct SimulatedCache::Layer {
   std::int64_t length = 0;                  ///< tokens so far
   Tokens tokens[2];                         ///< by Side
   std::unique_ptr<LayerEviction> eviction;  ///< null: all tokens are kept
+  std::unique_ptr<LayerTiers> tiers;        ///< null: all tokens have the same bits
 };
 
 SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int threads, CacheParts parts)
@@ -62,15 +64,16 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
   layers_.resize(static_cast<std::size_t>(quantizer_->shape.layers));
   const Recipe& recipe = quantizer_->recipe;
   validate_eviction(recipe.eviction);
-  if (recipe.evicts() && parts_.side) {
-    fail(ErrorKind::Usage,
-         fmt::format("recipe '{}' evicts keys and values together: one side of it is no cache", short_form(recipe)));
+  if ((recipe.evicts() || recipe.tiered()) && parts_.side) {
+    fail(ErrorKind::Usage, fmt::format("recipe '{}' {} keys and values together: one side of it is no cache",
+                                       short_form(recipe), recipe.evicts() ? "evicts" : "chooses tiers for"));
   }
-  if (recipe.evicts() && quantizer_->rope.has_local_layers()) {
+  if ((recipe.evicts() || recipe.tiered()) && quantizer_->rope.has_local_layers()) {
     fail(ErrorKind::Usage,
-         fmt::format("recipe '{}' evicts tokens, but the model has layers whose queries see {} tokens "
-                     "only; recipes that evict are for models all of whose layers see everything",
-                     short_form(recipe), quantizer_->rope.window));
+         fmt::format("recipe '{}' {}, but the model has layers whose queries see {} tokens "
+                     "only; recipes that {} are for models all of whose layers see everything",
+                     short_form(recipe), recipe.evicts() ? "evicts tokens" : "has tiers by attention",
+                     quantizer_->rope.window, recipe.evicts() ? "evict" : "have tiers"));
   }
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
@@ -85,6 +88,9 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
   }
   for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
     for (const Side side : kSides) layers_[layer].simulators.emplace_back(quantizer_->layers[layer].side(side));
+    const int number = static_cast<int>(layer);
+    if (recipe.tiered() && parts_.has(number, Side::Key))
+      layers_[layer].tiers = std::make_unique<LayerTiers>(*quantizer_, number, threads_, tables_.of(number));
   }
 }
 
@@ -177,14 +183,18 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const at::Tensor key = recipe.key.post_rope
                              ? table.apply(host_floats(input.key), input.first_position).contiguous()
                              : private_copy(input.key);
+  // Rules of eviction and tiers are loops of the CPU.
+  const at::Tensor asked = layer.eviction || layer.tiers ? input.query.to(at::kCPU) : input.query;
+  const at::Tensor query = attention_operand(table.apply(asked, input.first_position), input.bf16);
+  const auto dtype = input.query.scalar_type();
+  if (layer.tiers) {
+    layer.length += input.key.size(0);
+    return layer.tiers->attend({input.first_position, query, key, private_copy(input.value), input.bf16})
+        .to(input.query.device(), dtype);
+  }
   append(key, input, Side::Key);
   append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
-
-  // Eviction's rules are loops of the CPU.
-  const at::Tensor asked = layer.eviction ? input.query.to(at::kCPU) : input.query;
-  const at::Tensor query = attention_operand(table.apply(asked, input.first_position), input.bf16);
-  const auto dtype = input.query.scalar_type();
   Tokens &keys = layer.tokens[0], &values = layer.tokens[1];
   if (layer.eviction) {
     return layer.eviction
@@ -213,6 +223,7 @@ void SimulatedCache::reset() {
   for (Layer& layer : layers_) {
     layer.length = 0;
     if (layer.eviction) layer.eviction->reset();
+    if (layer.tiers) layer.tiers->reset();
     for (Tokens& tokens : layer.tokens) tokens = {};
   }
 }
@@ -223,26 +234,45 @@ KeptTokens SimulatedCache::kept(int layer) const {
   return one.eviction->kept();
 }
 
+TierTokens SimulatedCache::tiers(int layer) const {
+  const Layer& one = layers_.at(static_cast<std::size_t>(layer));
+  KVQ_ASSERT(one.tiers);
+  return one.tiers->tiers();
+}
+
+at::Tensor SimulatedCache::held(int layer, Side side) const {
+  const Layer& one = layers_.at(static_cast<std::size_t>(layer));
+  if (one.tiers) return one.tiers->held(side);
+  const Tokens& tokens = one.tokens[static_cast<std::size_t>(side)];
+  KVQ_ASSERT(tokens.settled.length == one.length);
+  return tokens.settled.all();
+}
+
 std::int64_t SimulatedCache::tokens() const { return layers_.empty() ? 0 : layers_.back().length; }
 
 Footprint SimulatedCache::footprint() const {
   KVQ_ASSERT(parts_.all());
   const std::int64_t length = tokens();
-  const bool evicts = quantizer_->recipe.evicts();
+  const bool evicts = quantizer_->recipe.evicts(), tiered = quantizer_->recipe.tiered();
   std::vector<KeptTokens> kept;
+  std::vector<TierTokens> tiers;
   std::vector<std::uint32_t> outliers[2];
   std::vector<std::vector<std::int64_t>> closed_blocks;
   for (const Layer& layer : layers_) {
     KVQ_ASSERT(layer.length == length);  // asked between whole passes, when all layers have seen the same tokens
     if (evicts) kept.push_back(layer.eviction->kept());
-    for (const int side : {0, 1}) {
-      const std::vector<std::uint32_t>& counts = layer.tokens[side].outliers;
+    if (tiered) tiers.push_back(layer.tiers->tiers());
+    for (const Side which : kSides) {
+      const auto side = static_cast<std::size_t>(which);
+      const std::vector<std::uint32_t>& counts =
+          tiered ? layer.tiers->outliers(which) : layer.tokens[side].outliers;
       outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
       const VectorBlocks* blocks = layer.tokens[side].blocks.get();
       closed_blocks.push_back(blocks ? blocks->closed_bytes() : std::vector<std::int64_t>());
     }
   }
   if (evicts) return kept_footprint(*quantizer_, length, kept, {outliers[0], outliers[1]});
+  if (tiered) return tier_footprint(*quantizer_, length, tiers, {outliers[0], outliers[1]});
   return measured_footprint(*quantizer_, length, {outliers[0], outliers[1]}, closed_blocks);
 }
 

@@ -7,7 +7,8 @@
 // its own token was appended: a token that this fills a group with is quantized for it, too.
 //
 // Encoding is work of the CPU. Where the model is computed on a GPU keys and values are copied over and back for it (a
-// call's keys and values, fp32, each way), and attention takes place on the GPU; that of recipes that evict on the CPU.
+// call's keys and values, fp32, each way), and attention takes place on the GPU; that of recipes that evict or have
+// tiers (layer_tiers.h: tokens are re-encoded while queries come, which are answered one by one) on the CPU.
 //
 // Recipes that evict (eviction.h) attend over the tokens that are kept. All tokens stay in memory for the simulation;
 // what is counted is what is kept.
@@ -25,6 +26,7 @@
 #include <kvq/quant/footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_simulator.h>
+#include <kvq/quant/tier_footprint.h>
 
 namespace kvq {
 
@@ -46,6 +48,12 @@ class SimulatedCache final : public KvCache {
 
   /// Positions that a layer keeps now, ascending, one list per kv head or a single one; for recipes that evict.
   KeptTokens kept(int layer) const;
+
+  /// Positions of each tier in a layer now, sinks left out; for recipes with tiers.
+  TierTokens tiers(int layer) const;
+  /// Keys (rotated) or values of a layer as they are held for the next query, `[tokens, kv_heads, head_dim]`; not while
+  /// tokens wait to be quantized.
+  at::Tensor held(int layer, Side side) const;
 
   /// What a packed cache with the present content occupies. All layers must have seen the same tokens.
   Footprint footprint() const;

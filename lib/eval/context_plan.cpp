@@ -18,6 +18,7 @@ Quantizer uncalibrated_quantizer(const Recipe& recipe, const KvShape& shape) {
     side.kv_heads = shape.kv_heads;
     side.head_dim = shape.head_dim;
     side.outlier_rate = side.recipe.outliers;
+    for (const int bits : lower_tier_bits(recipe.tiers)) side.lower_tiers.push_back({bits, {}});
   }
   quantizer.layers.assign(static_cast<std::size_t>(shape.layers), layer);
   return quantizer;

@@ -68,6 +68,7 @@ void check_ladder(const std::vector<Recipe>& ladder) {
         refuse("pq has bits by head vectors, which the order of a ladder does not know");
     }
     if (recipe.evicts()) refuse("drops tokens; the search is for bits");
+    if (recipe.tiered()) refuse("has tiers of bits; the search is for bits that are the same for all tokens");
     if (recipe.is_oracle()) refuse("range=window is no cache: it knows the judged window");
     if (std::find(ladder.begin(), ladder.begin() + static_cast<std::ptrdiff_t>(index), recipe) !=
         ladder.begin() + static_cast<std::ptrdiff_t>(index))

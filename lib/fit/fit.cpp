@@ -70,6 +70,32 @@ SideFitter::Result fit_side(SideFitter& fitter, const Recipe& recipe, Side side,
   }
 }
 
+/// What is fitted for a recipe: itself without eviction, or each of its tiers as a recipe of those bits.
+std::vector<Recipe> fitted_parts(const Recipe& recipe) {
+  if (!recipe.quantized) return {};
+  Recipe part = recipe;
+  part.eviction = {};
+  part.tiers = {};
+  std::vector<Recipe> parts = {part};
+  for (const int bits : lower_tier_bits(recipe.tiers)) {
+    part.key.bits = part.value.bits = bits;
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+/// `lower`: fitted with its bits. Ranges and exact values are those of the first tier.
+void add_tier(const Quantizer& lower, Quantizer& quantizer) {
+  for (std::size_t layer = 0; layer < quantizer.layers.size(); ++layer) {
+    for (const Side which : kSides) {
+      const SideQuantizer& from = lower.layers[layer].side(which);
+      SideQuantizer& to = quantizer.layers[layer].side(which);
+      KVQ_ASSERT(from.lower == to.lower && from.upper == to.upper && from.exponent == to.exponent);
+      to.lower_tiers.push_back({from.recipe.bits, from.codebooks});
+    }
+  }
+}
+
 /// `recipes`: all different, all quantizing.
 std::vector<Quantizer> fit_all(const CalibrationReader& calibration, const ThresholdsFile* thresholds,
                                const std::vector<Recipe>& recipes, RunContext& context, std::vector<FitReport>& found) {
@@ -146,15 +172,16 @@ std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, cons
                                       const std::vector<Recipe>& recipes, RunContext& context,
                                       std::vector<FitReport>* reports) {
   check_fit(calibration, thresholds, recipes);
-  // Eviction changes nothing in the fit: what differs in it alone is fitted once.
+  // Eviction changes nothing in the fit, and each tier is a recipe by itself: what differs in them alone is fitted once.
   std::vector<Recipe> distinct;
-  std::vector<std::size_t> source;
+  std::vector<std::vector<std::size_t>> sources;  // of each tier
   for (const Recipe& recipe : recipes) {
-    Recipe without = recipe;
-    without.eviction = {};
-    const auto known = std::find(distinct.begin(), distinct.end(), without);
-    source.push_back(static_cast<std::size_t>(known - distinct.begin()));
-    if (known == distinct.end() && recipe.quantized) distinct.push_back(without);
+    std::vector<std::size_t>& source = sources.emplace_back();
+    for (const Recipe& part : fitted_parts(recipe)) {
+      const auto known = std::find(distinct.begin(), distinct.end(), part);
+      source.push_back(static_cast<std::size_t>(known - distinct.begin()));
+      if (known == distinct.end()) distinct.push_back(part);
+    }
   }
   std::vector<FitReport> found;
   std::vector<Quantizer> fitted;
@@ -164,10 +191,12 @@ std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, cons
   for (std::size_t index = 0; index < recipes.size(); ++index) {
     const Recipe& recipe = recipes[index];
     const CalibrationHeader& header = calibration.header();
-    quantizers.push_back(recipe.quantized ? fitted[source[index]] : Quantizer{recipe, header.shape, header.rope, {}});
+    const std::vector<std::size_t>& source = sources[index];
+    quantizers.push_back(recipe.quantized ? fitted[source[0]] : Quantizer{recipe, header.shape, header.rope, {}});
     quantizers.back().recipe = recipe;
+    for (std::size_t tier = 1; tier < source.size(); ++tier) add_tier(fitted[source[tier]], quantizers.back());
     constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-    if (reports != nullptr) reports->push_back(recipe.quantized ? found[source[index]] : FitReport{{kNone, kNone}});
+    if (reports != nullptr) reports->push_back(recipe.quantized ? found[source[0]] : FitReport{{kNone, kNone}});
   }
   return quantizers;
 }

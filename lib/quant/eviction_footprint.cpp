@@ -42,46 +42,9 @@ layout::SideShape head_shape(const SideQuantizer& side) {
   return shape;
 }
 
-/// Outliers per value, where their number varies.
-double varying_rate(const SideQuantizer& side, const layout::SideShape& whole) {
-  return whole.outliers_per_end > 0 ? static_cast<double>(whole.entries_per_token()) / side.width() : side.outlier_rate;
-}
-
-/// One list of kept tokens: pages and sinks, overflow blocks aside.
-void add_list(Footprint& sum, const layout::PageLayout& page, std::int64_t kept, std::int64_t kept_sinks) {
-  const Footprint one = page_footprint(page);
-  const std::int64_t pages = layout::pages(kept);
-  sum.codes += pages * one.codes;
-  sum.ranges += pages * one.ranges;
-  sum.outliers += pages * one.outliers;
-  sum.padding += pages * one.padding;
-  sum.tables += pages * layout::kBlockTableBytes;
-  sum.exact += kept_sinks * (page.key.width() + page.value.width()) * layout::kHalfBytes;
-}
-
 void add_selection(Footprint& sum, const EvictionRecipe& eviction, std::int64_t kept) {
   if (keeps_alike(eviction.rule)) return;
   sum.selection += kept * (kPositionBytes + (eviction.rule == EvictionRule::H2o ? kWeightBytes : 0));
-}
-
-/// As a list keeps them: of the whole layer, or of one head.
-layout::PageLayout kept_page(const LayerQuantizer& layer, int lists) {
-  return lists == 1 ? page_layout(layer) : layout::page_layout(head_shape(layer.key), head_shape(layer.value));
-}
-
-/// `outliers`: of one layer and side, `[tokens, lists]`.
-std::int64_t measured_overflow(const layout::SideShape& shape, const std::vector<std::int64_t>& kept, int list,
-                               int lists, std::span<const std::uint32_t> outliers) {
-  if (!shape.varying_outliers) return 0;
-  std::int64_t blocks = 0;
-  for (std::size_t first = 0; first < kept.size(); first += layout::kPageTokens) {
-    const std::size_t last = std::min(first + layout::kPageTokens, kept.size());
-    std::int64_t count = 0;
-    for (std::size_t index = first; index < last; ++index)
-      count += outliers[static_cast<std::size_t>(kept[index] * lists + list)];
-    blocks += layout::overflow_blocks(count, shape.outlier_capacity);
-  }
-  return blocks * layout::overflow_block(shape).bytes;
 }
 
 std::int64_t unquantized_bytes(const Quantizer& quantizer, int lists, std::int64_t kept) {
@@ -89,6 +52,40 @@ std::int64_t unquantized_bytes(const Quantizer& quantizer, int lists, std::int64
 }
 
 }  // namespace
+
+void add_list(Footprint& sum, const layout::PageLayout& page, std::int64_t tokens, std::int64_t sinks) {
+  const Footprint one = page_footprint(page);
+  const std::int64_t pages = layout::pages(tokens);
+  sum.codes += pages * one.codes;
+  sum.ranges += pages * one.ranges;
+  sum.outliers += pages * one.outliers;
+  sum.padding += pages * one.padding;
+  sum.tables += pages * layout::kBlockTableBytes;
+  sum.exact += sinks * (page.key.width() + page.value.width()) * layout::kHalfBytes;
+}
+
+layout::PageLayout list_page(const LayerQuantizer& layer, int lists) {
+  return lists == 1 ? page_layout(layer) : layout::page_layout(head_shape(layer.key), head_shape(layer.value));
+}
+
+std::int64_t list_overflow_bytes(const layout::SideShape& shape, const std::vector<std::int64_t>& positions, int list,
+                                 int lists, std::span<const std::uint32_t> outliers) {
+  if (!shape.varying_outliers) return 0;
+  std::int64_t blocks = 0;
+  for (std::size_t first = 0; first < positions.size(); first += layout::kPageTokens) {
+    const std::size_t last = std::min(first + layout::kPageTokens, positions.size());
+    std::int64_t count = 0;
+    for (std::size_t index = first; index < last; ++index)
+      count += outliers[static_cast<std::size_t>(positions[index] * lists + list)];
+    blocks += layout::overflow_blocks(count, shape.outlier_capacity);
+  }
+  return blocks * layout::overflow_block(shape).bytes;
+}
+
+double list_outlier_rate(const SideQuantizer& side) {
+  const layout::SideShape whole = side_shape(side);
+  return whole.outliers_per_end > 0 ? static_cast<double>(whole.entries_per_token()) / side.width() : side.outlier_rate;
+}
 
 int kept_lists(const Quantizer& quantizer) {
   return keeps_alike(quantizer.recipe.eviction.rule) ? 1 : quantizer.shape.kv_heads;
@@ -111,12 +108,12 @@ Footprint kept_footprint(const Quantizer& quantizer, std::int64_t tokens, const 
         sum.exact += unquantized_bytes(quantizer, lists, count);
         continue;
       }
-      const layout::PageLayout page = kept_page(quantizer.layers[layer], lists);
+      const layout::PageLayout page = list_page(quantizer.layers[layer], lists);
       const auto sinks = std::lower_bound(positions.begin(), positions.end(), recipe.sinks) - positions.begin();
       add_list(sum, page, count, sinks);
       const std::size_t begin = layer * of_layer;
-      sum.outliers += measured_overflow(page.key, positions, list, lists, outliers.key.subspan(begin, of_layer)) +
-                      measured_overflow(page.value, positions, list, lists, outliers.value.subspan(begin, of_layer));
+      sum.outliers += list_overflow_bytes(page.key, positions, list, lists, outliers.key.subspan(begin, of_layer)) +
+                      list_overflow_bytes(page.value, positions, list, lists, outliers.value.subspan(begin, of_layer));
     }
   }
   return sum;
@@ -136,12 +133,12 @@ Footprint forecast_kept_footprint(const Quantizer& quantizer, std::int64_t token
         continue;
       }
       const LayerQuantizer& sides = quantizer.layers[layer];
-      const layout::PageLayout page = kept_page(sides, lists);
+      const layout::PageLayout page = list_page(sides, lists);
       const bool all = kept == tokens || recipe.eviction.rule != EvictionRule::FirstRecent;
       const std::int64_t first = all ? recipe.sinks : std::min(recipe.sinks, recipe.eviction.first);
       add_list(sum, page, kept, std::min(first, kept));
-      sum.outliers += expected_overflow_bytes(varying_rate(sides.key, side_shape(sides.key)), page.key, kept) +
-                      expected_overflow_bytes(varying_rate(sides.value, side_shape(sides.value)), page.value, kept);
+      sum.outliers += expected_overflow_bytes(list_outlier_rate(sides.key), page.key, kept) +
+                      expected_overflow_bytes(list_outlier_rate(sides.value), page.value, kept);
     }
   }
   return sum;

@@ -9,6 +9,7 @@
 #include <kvq/quant/page_footprint.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/side_shape.h>
+#include <kvq/quant/tier_footprint.h>
 #include <kvq/quant/vector_side.h>
 #include <kvq/vector/turbo_codec.h>
 #include <kvq/vector/vector_sizes.h>
@@ -147,6 +148,7 @@ double Footprint::bits_per_value(const KvShape& shape, std::int64_t tokens) cons
 
 Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
   if (quantizer.recipe.evicts()) return forecast_kept_footprint(quantizer, tokens);
+  if (quantizer.recipe.tiered()) return forecast_tier_footprint(quantizer, tokens);
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   Footprint sum = without_overflow(quantizer, tokens);
   for (const LayerQuantizer& layer : quantizer.layers) {
@@ -162,7 +164,7 @@ Footprint forecast_footprint(const Quantizer& quantizer, std::int64_t tokens) {
 
 Footprint measured_footprint(const Quantizer& quantizer, std::int64_t tokens, const OutliersPerToken& outliers,
                              std::span<const std::vector<std::int64_t>> closed_blocks) {
-  KVQ_ASSERT(!quantizer.recipe.evicts());
+  KVQ_ASSERT(!quantizer.recipe.evicts() && !quantizer.recipe.tiered());
   if (!quantizer.recipe.quantized) return {.exact = fp16_bytes(quantizer.shape, tokens)};
   const auto length = static_cast<std::size_t>(tokens);
   KVQ_ASSERT(outliers.key.size() == quantizer.layers.size() * length && outliers.value.size() == outliers.key.size());
@@ -187,6 +189,7 @@ std::int64_t fp16_bytes(const KvShape& shape, std::int64_t tokens) {
 }
 
 double nominal_bits(const Recipe& recipe, int head_dim) {
+  if (recipe.tiered()) return tier_nominal_bits(recipe.tiers, code_bits(recipe.key, head_dim));
   return recipe.quantized ? 0.5 * (code_bits(recipe.key, head_dim) + code_bits(recipe.value, head_dim)) : 16.0;
 }
 
@@ -204,7 +207,11 @@ std::int64_t table_bytes(const Quantizer& quantizer) {
                                            side.feedback.order.size() + side.feedback.updates.size() +
                                            side.feedback.hessian.size() + side.outlier_channels.size());
       for (const std::vector<std::byte>& tables : side.vector_tables) bytes += static_cast<std::int64_t>(tables.size());
-      for (const Codebook& codebook : side.codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
+      const auto add_books = [&](const std::vector<Codebook>& codebooks) {
+        for (const Codebook& codebook : codebooks) numbers += codebook.levels() * (side.recipe.qnorm ? 2 : 1);
+      };
+      add_books(side.codebooks);
+      for (const LowerTier& tier : side.lower_tiers) add_books(tier.codebooks);
     }
   }
   return bytes + numbers * static_cast<std::int64_t>(sizeof(float));

@@ -18,7 +18,7 @@ struct Footprint {
   std::int64_t exact = 0;      ///< sinks (and recents); all of an unquantized cache
   std::int64_t padding = 0;    ///< of pages, to a multiple of layout::kPageAlignment
   std::int64_t tables = 0;     ///< block tables
-  std::int64_t selection = 0;  ///< eviction: positions of kept tokens, weights that heavy hitters are known by
+  std::int64_t selection = 0;  ///< eviction, tiers: positions of kept tokens, weights that they are chosen by
   std::int64_t total() const { return codes + ranges + outliers + exact + padding + tables + selection; }
   bool operator==(const Footprint&) const = default;
   double bits_per_value(const KvShape& shape, std::int64_t tokens) const;

@@ -25,6 +25,13 @@ struct FeedbackTables {
   std::vector<float> hessian;  ///< `[kv_heads, head_dim, head_dim]` H in channel order; icm. Only ratios matter.
 };
 
+/// Codebooks of a tier below the first (tiers.h), as many as the first has. Ranges, thresholds and exact values are the
+/// same in all tiers.
+struct LowerTier {
+  int bits = 0;
+  std::vector<Codebook> codebooks;
+};
+
 struct SideQuantizer {
   SideRecipe recipe;
   int kv_heads = 0, head_dim = 0;
@@ -46,12 +53,17 @@ struct SideQuantizer {
   /// Mean bytes of a full block, all kv heads, measured in calibration where blocks vary in size; 0: not measured.
   double block_bytes = 0.0;
 
+  std::vector<LowerTier> lower_tiers;  ///< recipes with tiers only
+
   int width() const { return kv_heads * head_dim; }
   /// Not with share=N.
   const Codebook& codebook_of_head(int kv_head) const {
     return codebooks.size() == 1 ? codebooks[0] : codebooks[kv_head];
   }
 };
+
+/// One tier by itself: a side as a recipe of those bits without tiers has it.
+SideQuantizer tier_side(const SideQuantizer& side, int tier);
 
 struct LayerQuantizer {
   SideQuantizer key, value;

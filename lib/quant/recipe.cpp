@@ -60,6 +60,39 @@ void validate_evicted(const Recipe& recipe) {
   }
 }
 
+/// Codes of a tier become those of the next by a table, and by nothing else: ranges and exact values stay.
+void validate_tiered(const Recipe& recipe) {
+  if (recipe.evicts()) {
+    fail(ErrorKind::Usage,
+         "recipe: evict= and tiers both choose tokens by attention; what drops the last of the tiers is keep=F%");
+  }
+  if (recipe.key.bits != recipe.value.bits) {
+    fail(ErrorKind::Usage, fmt::format("recipe: tiers need as many bits for keys as for values; here are {} and {}",
+                                       recipe.key.bits, recipe.value.bits));
+  }
+  for (const Side which : kSides) {
+    const SideRecipe& side = recipe.side(which);
+    const std::string reason =
+        has_own_format(side.codebook) ? fmt::format("{} has no codes that a table could turn into fewer bits",
+                                                    codebook_name(side))
+        : side.range == RangeKind::Window
+            ? "range=window is an oracle of its own"
+        : exact_window(recipe, which).waits() ? "recent=, flush= and groups of tokens (kivi) let tokens wait"
+        : !is_streaming(side) ? "groups of channels, zero= and rule= give a token ranges that tiers do not know"
+        : !has_plain_codes(side) || side.half_bit
+            ? "widths=pair, levels= and rotate= (kvq2 and the like) give a token more than bits"
+        : side.rounding.uses_blocks()
+            ? "feedback and icm (kvq2 and the like) choose codes together, which re-encoding would undo"
+            : "";
+    if (!reason.empty()) {
+      contradiction(side_name(which),
+                    fmt::format("tiers are for nuq, int and nf with thresholds per channel or one range per token: {}",
+                                reason));
+    }
+  }
+  validate_tiers(recipe.tiers, recipe.key.bits);
+}
+
 }  // namespace
 
 SideRecipe default_side(Side side) {
@@ -71,6 +104,8 @@ SideRecipe default_side(Side side) {
 
 void validate(const Recipe& recipe) {
   validate_eviction(recipe.eviction);
+  if (!recipe.quantized && !(recipe.tiers == TierRecipe{}))
+    fail(ErrorKind::Usage, "recipe: tiers are of bits, but nothing is quantized");
   if (!recipe.quantized) return;
   validate_side(recipe.key, Side::Key);
   validate_side(recipe.value, Side::Value);
@@ -78,6 +113,8 @@ void validate(const Recipe& recipe) {
     fail(ErrorKind::Usage, fmt::format("recipe: {} sinks; 0 to 16 are possible", recipe.sinks));
   }
   if (recipe.evicts()) validate_evicted(recipe);
+  if (!recipe.tiered()) return validate_tiers(recipe.tiers, 0);
+  validate_tiered(recipe);
 }
 
 std::string format_percent(double fraction) {

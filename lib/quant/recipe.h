@@ -8,6 +8,7 @@
 #include <kvq/core/side.h>
 #include <kvq/quant/eviction.h>
 #include <kvq/quant/rounding_recipe.h>
+#include <kvq/quant/tiers.h>
 #include <kvq/vector/turbo_options.h>
 #include <kvq/vector/vector_recipe.h>
 
@@ -81,17 +82,21 @@ struct Recipe {
   SideRecipe key, value;
   int sinks = 1;  ///< first tokens of every sequence kept exact
   EvictionRecipe eviction;
+  TierRecipe tiers;  ///< bits of the sides are those of the first tier
   bool operator==(const Recipe&) const = default;
 
   const SideRecipe& side(Side side) const { return side == Side::Key ? key : value; }
   SideRecipe& side(Side side) { return side == Side::Key ? key : value; }
 
   bool evicts() const { return eviction.rule != EvictionRule::None; }
+  bool tiered() const { return tiers.any(); }
   /// `none`: quantizes nothing, evicts nothing.
   bool is_baseline() const { return !quantized && !evicts(); }
 
   /// Needs to see the window that it is judged on: no cache, and never counted as one.
-  bool is_oracle() const { return key.range == RangeKind::Window || value.range == RangeKind::Window; }
+  bool is_oracle() const {
+    return key.range == RangeKind::Window || value.range == RangeKind::Window || tiers.oracle();
+  }
 };
 
 /// Parses the short form. Throws Usage naming the word, its value and the known ones; contradictory words too

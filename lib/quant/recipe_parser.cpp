@@ -18,6 +18,7 @@
 #include <kvq/quant/recipe_named.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/tier_words.h>
 #include <kvq/quant/turbo_recipe.h>
 namespace kvq {
 
@@ -25,7 +26,7 @@ namespace {
 
 constexpr std::string_view kKnownKinds =
     "nuqB, intB, nfB with B from 1 to 8 and an optional -F% of outliers; kvq1.5, kvq2, kvq3, kvq4; kiviB, atomB, "
-    "flexgenB, turboB; scalarB, deltaB, pq; q4_0, q8_0, fp8; or none";
+    "flexgenB, turboB; scalarB, deltaB, pq; q4_0, q8_0, fp8; adaptive; or none";
 constexpr std::string_view kKnownWords =
     "sink=N, qnorm, share=, weights=, key=, value=, rope= (or key-rope=), range=, cap=F%, group=N, rule=, zero=, "
     "recent=N, flush=N";
@@ -45,6 +46,7 @@ struct Parser {
   bool preset = false;  ///< kvq2 and the like: metric= also says what codebooks are weighted by
   MethodWords method;
   EvictionWords eviction;
+  TierWords tiers;
   std::string codec;                     ///< scalarB, deltaB, pq; else empty
   std::vector<std::string> codec_words;  ///< its own
   std::set<std::string> seen;
@@ -79,6 +81,7 @@ struct Parser {
   void parse(std::string_view text);
   void parse_words(std::string_view rest);
   EvictionRecipe evicted() const;
+  TierRecipe tiered() const;
   void head(std::string_view text);
   bool rounding_word(const std::string& text, const std::string& name, const std::string& argument);
   bool turbo_word(const std::string& name, const std::string& argument);
@@ -93,6 +96,8 @@ void Parser::parse(std::string_view text) {
   head(text.substr(0, colon));
   if (colon != std::string_view::npos) parse_words(text.substr(colon + 1));
   apply_codec();
+  if (tiers.adaptive)
+    for_sides([&](SideRecipe& side) { side.bits = tiers.high.value_or(kUsualHighBits); });
   apply_range();
   try {
     method.apply(applies(Side::Key) ? &key : nullptr, applies(Side::Value) ? &value : nullptr);
@@ -119,7 +124,19 @@ EvictionRecipe Parser::evicted() const {
   }
 }
 
+TierRecipe Parser::tiered() const {
+  try {
+    return tiers.recipe();
+  } catch (const Error& error) {
+    refuse(error.what());
+  }
+}
+
 void Parser::head(std::string_view text) {
+  if (text == "adaptive") {  // nuqB-1%, B said by hi=
+    tiers.adaptive = true;
+    return for_sides([](SideRecipe& side) { side.outliers = 0.01; });
+  }
   if (const std::optional<NamedMethod> named = find_named_method(text)) {
     key = named->key, value = named->value;
     usual_sinks = named->sinks;
@@ -235,13 +252,16 @@ void Parser::word(const std::string& text) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (eviction.take(name, argument, problem)) {
     if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
+  } else if (tiers.take(name, argument, problem)) {
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
   } else if (!rounding_word(text, name, argument) && !turbo_word(name, argument)) {
     if (!codec.empty()) {
       refuse(fmt::format("unknown word '{}'; known for {}: {}; {}; {}", text, codec, known_vector_words(key.vector),
                          kKnownCodecWords, kKnownEvictionWords));
     }
-    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}; for scalarB, deltaB and pq: {}", text, kKnownWords,
-                       kKnownEvictionWords, known_rounding_words(), kKnownTurboWords, kKnownCodecWords));
+    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}, {}; for scalarB, deltaB and pq: {}", text,
+                       kKnownWords, kKnownEvictionWords, kKnownTierWords, known_rounding_words(), kKnownTurboWords,
+                       kKnownCodecWords));
   }
 }
 
@@ -310,6 +330,10 @@ Recipe parse_split(const std::string& text) {
   if (key.eviction.any && value.eviction.any && !(key.eviction == value.eviction))
     key.refuse("keys and values are evicted together: evict= and its words stand in one side, or alike in both");
   recipe.eviction = (key.eviction.any ? key : value).evicted();
+  const auto speaks = [](const Parser& side) { return side.tiers.any || side.tiers.adaptive; };
+  if (speaks(key) && speaks(value) && !(key.tiers == value.tiers))
+    key.refuse("a token's keys and values have the same tier: lo= and its words stand in one side, or alike in both");
+  recipe.tiers = (speaks(key) ? key : value).tiered();
   return recipe;
 }
 
@@ -324,7 +348,7 @@ Recipe parse_unquantized(const std::string& text) {
       words.refuse(
           fmt::format("'{}' says how to quantize, but none does not; known here: {}", word, kKnownEvictionWords));
   }
-  Recipe recipe{false, default_side(Side::Key), default_side(Side::Value), 0, {}};
+  Recipe recipe{false, default_side(Side::Key), default_side(Side::Value), 0, {}, {}};
   recipe.eviction = words.evicted();
   return recipe;
 }
@@ -343,6 +367,7 @@ Recipe parse_unchecked(const std::string& text) {
   Recipe recipe{true, both.key, both.value};
   recipe.sinks = both.sinks.value_or(both.usual_sinks);
   recipe.eviction = both.evicted();
+  recipe.tiers = both.tiered();
   return recipe;
 }
 

@@ -4,7 +4,8 @@
 //   side   = (("nuq" | "int" | "nf") bits [ "-" percent "%" ] | "kvq" ("1.5" | "2" | "3" | "4") | named)
 //            [ ":" word { "," word } ]
 //   named  = methods of the literature, recipe_named.h
-//   eviction: words of eviction_words.h, which belong to the whole recipe and may stand in either side
+//   eviction: words of eviction_words.h, which belong to the whole recipe and may stand in either side; so do words of
+//   tier_words.h. "adaptive" as a side is nuqB-1% with tiers, B said by hi=
 //
 // recipe_short_form.cpp writes it.
 

@@ -16,6 +16,7 @@
 #include <kvq/quant/recipe_parser.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/quant/recipe_words.h>
+#include <kvq/quant/tier_words.h>
 #include <kvq/quant/turbo_recipe.h>
 
 namespace kvq {
@@ -152,12 +153,19 @@ Recipe parse_recipe(const std::string& text) {
 std::string short_form(const Recipe& recipe) {
   Recipe without = recipe;
   without.eviction = {};
+  without.tiers = {};
   std::string text = quantizing_form(without);
-  if (!recipe.evicts()) return text;
+  std::vector<std::string> words = recipe.evicts() ? eviction_words(recipe.eviction) : tier_words(recipe.tiers);
+  if (words.empty()) return text;
+  if (const std::string plain = fmt::format("nuq{}-1%", recipe.key.bits);
+      recipe.tiered() && (text == plain || text.starts_with(plain + ":"))) {
+    words.insert(words.begin(), fmt::format("hi={}", recipe.key.bits));
+    text.replace(0, plain.size(), "adaptive");
+  }
   std::size_t end = text.find("/V=");  // K=…/V=…: behind the keys' words
   if (end == std::string::npos) end = text.size();
   const char* separator = text.find(':') < end ? "," : ":";
-  return text.insert(end, separator + fmt::format("{}", fmt::join(eviction_words(recipe.eviction), ",")));
+  return text.insert(end, separator + fmt::format("{}", fmt::join(words, ",")));
 }
 
 std::string slug(const Recipe& recipe) {

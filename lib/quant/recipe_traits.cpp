@@ -234,6 +234,12 @@ std::string packed_refusal(const Recipe& recipe) {
         short_form(recipe));
   }
   if (!recipe.quantized) return "recipe 'none' quantizes nothing: there are no bits to pack";
+  if (recipe.tiered()) {
+    return fmt::format(
+        "recipe '{}': the packed cache cannot hold it (its pages have the same bits for all tokens; tiers move tokens "
+        "from one number of bits to another); use --cache simulated",
+        short_form(recipe));
+  }
   for (const Side which : kSides) {
     const SideRecipe& side = recipe.side(which);
     std::string reason;

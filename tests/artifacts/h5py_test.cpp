@@ -77,7 +77,7 @@ TEST_CASE("h5py sees every dataset of our calibration file with its shape, type 
   const std::set<std::string> seen = seen_by_h5py(folder / "c.h5");
   CHECK(seen.size() == 21u + 3u + kShape.layers * 10u);
   CHECK_SEEN("/@kvq_schema calibration");
-  CHECK_SEEN("/@schema_version 1.7");
+  CHECK_SEEN("/@schema_version 1.8");
   CHECK_SEEN("/@model_sha256 " + std::string(64, 'a'));
   CHECK_SEEN("/@config samples = 2\\nseed = 7\\n");
   CHECK_SEEN("/@parents calibration " + std::string(64, 'd') + "\\n");

@@ -31,7 +31,11 @@ const char* const kShortForms[] = {"none",
                                    "K=fp8:recent=16/V=nuq2-1%:rule=threshold,cap=2%",
                                    "nuq3-1%:rule=topk,share=16",
                                    "nuq2-2%:key=channel-group,value=channel-group,group=64,flush=128,recent=3",
-                                   "nuq3-1%:key=token-group,range=static"};
+                                   "nuq3-1%:key=token-group,range=static",
+                                   "adaptive:hi=4,lo=2",
+                                   "adaptive:hi=4,mid=3,lo=1,keep=80%,decay=0.99,hysteresis=50%,per=head",
+                                   "adaptive:hi=4,mid=3,lo=2,hi-share=10%,mid-share=12.5%,by=window",
+                                   "int4:lo=2,newest=7"};
 constexpr const char* kSide = "codebook = \"nuq\"\nbits = 3\n";
 
 std::string toml(const std::string& key, const std::string& value = kSide, const std::string& top = "") {

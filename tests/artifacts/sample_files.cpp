@@ -62,6 +62,15 @@ QuantizerFile sample_quantizer(const std::string& recipe) {
         if (tensor.recipe.qnorm) codebook.decoded.back() += 0.5f;
         tensor.codebooks.push_back(codebook);
       }
+      for (const int bits : lower_tier_bits(file.quantizer.recipe.tiers)) {
+        tensor.lower_tiers.push_back({bits, {}});
+        for (int book = 0; book < books; ++book) {
+          Codebook codebook = uniform_codebook(bits);
+          codebook.centroids.back() += 0.01f * static_cast<float>(book + layer);
+          codebook.decoded = codebook.centroids;
+          tensor.lower_tiers.back().codebooks.push_back(codebook);
+        }
+      }
       tensor.exponent = side == Side::Key ? -9 : 3;
       tensor.outlier_rate = 0.0101 + 0.001 * layer;
     }

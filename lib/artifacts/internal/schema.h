@@ -12,7 +12,7 @@
 namespace kvq::schema {
 
 /// A reader takes every minor version of its major version: minor versions only add.
-inline constexpr int kMajor = 1, kMinor = 7;
+inline constexpr int kMajor = 1, kMinor = 8;
 
 void write_provenance(const h5::Group& root, const std::string& schema, const Provenance& provenance);
 /// Last thing written: a file without it was never finished.
