@@ -174,9 +174,8 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const Recipe& recipe = quantizer_->recipe;
   RopeTable& table = tables_.of(input.layer);
   const std::int64_t seen_tokens = quantizer_->rope.window_of(input.layer);
-  const at::Tensor key = recipe.key.post_rope
-                             ? table.apply(host_floats(input.key), input.first_position).contiguous()
-                             : private_copy(input.key);
+  const at::Tensor key = recipe.key.post_rope ? table.apply(host_floats(input.key), input.first_position).contiguous()
+                                              : private_copy(input.key);
   append(key, input, Side::Key);
   append(private_copy(input.value), input, Side::Value);
   layer.length += input.key.size(0);
