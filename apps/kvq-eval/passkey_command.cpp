@@ -54,10 +54,10 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
   }
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   if (tool.common().dry_run) {
-    return print_generation_plan(plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey,
-                                              caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
-                                              inputs.model->device()),
-                                 options.lengths, caches, tool.common().json);
+    return print_generation_plan(
+        plan_passkey(inputs.model->config(), parse_dtype(options.inputs.dtype), passkey, caches,
+                     static_cast<std::int64_t>(options.inputs.weights.size()) + 1, inputs.model->device()),
+        options.lengths, caches, tool.common().json);
   }
   const std::vector<PasskeyResult> results =
       evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);

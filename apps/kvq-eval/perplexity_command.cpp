@@ -94,10 +94,10 @@ void warn_of_overlap(const Inputs& inputs, const std::vector<Window>& windows, L
 
 void print_plan(const PerplexityOptions& options, const Inputs& inputs, const std::vector<Window>& windows, bool json) {
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
-  const PerplexityPlan plan = plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
-                                              static_cast<std::int64_t>(windows.size()), caches,
-                                              static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
-                                              inputs.model->device());
+  const PerplexityPlan plan =
+      plan_perplexity(inputs.model->config(), parse_dtype(options.inputs.dtype), options.seqlen,
+                      static_cast<std::int64_t>(windows.size()), caches,
+                      static_cast<std::int64_t>(options.inputs.weights.size()) + 1, inputs.model->device());
   if (json) {
     print_result(nlohmann::ordered_json({{"windows", windows.size()},
                                          {"seqlen", options.seqlen},

@@ -115,10 +115,10 @@ void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& o
   warn_beyond_context(*inputs.model, "a prompt of", *std::max_element(lengths.begin(), lengths.end()), context.log);
   const auto caches = static_cast<std::int64_t>(inputs.quantizers.size()) + 1;
   if (tool.common().dry_run) {
-    return print_generation_plan(plan_generation(inputs.model->config(), parse_dtype(options.inputs.dtype), jobs,
-                                                 caches, static_cast<std::int64_t>(options.inputs.weights.size()) + 1,
-                                                 inputs.model->device()),
-                                 lengths, caches, tool.common().json);
+    return print_generation_plan(
+        plan_generation(inputs.model->config(), parse_dtype(options.inputs.dtype), jobs, caches,
+                        static_cast<std::int64_t>(options.inputs.weights.size()) + 1, inputs.model->device()),
+        lengths, caches, tool.common().json);
   }
   TaskEvaluation evaluation{report_subject(tool, options.inputs, inputs), {}};
   if (!options.file.empty()) {

@@ -49,7 +49,8 @@ void add_weight_rows(const InputOptions& options, const std::vector<std::shared_
   const std::size_t caches = inputs.quantizers.size();
   ModelOptions model{parse_dtype(options.dtype)};
   model.device = parse_device(options.device);
-  model.weight_budget_bytes = available_memory_bytes(model.device) / 2 / (static_cast<std::int64_t>(weights.size()) + 1);
+  model.weight_budget_bytes =
+      available_memory_bytes(model.device) / 2 / (static_cast<std::int64_t>(weights.size()) + 1);
   std::set<std::string> names;
   for (std::size_t index = 0; index < weights.size(); ++index) {
     const std::filesystem::path& path = options.weights[index];

@@ -27,11 +27,11 @@ void print_plan(const apps::Tool& tool, const apps::FisherArguments& arguments, 
   const Dtype dtype = parse_dtype(arguments.dtype);
   const Recompute recompute = parse_recompute(arguments.recompute);
   const Device device = inputs.model->device();
-  const CollectPlan plan =
-      arguments.weights
-          ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute, device)
-          : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
-                            parse_query_heads(arguments.query_heads), !arguments.forward_only, arguments.metrics, device);
+  const CollectPlan plan = arguments.weights
+                               ? plan_weight_fisher(config, dtype, sequences, arguments.seqlen, recompute, device)
+                               : plan_collection(config, dtype, sequences, arguments.seqlen, recompute,
+                                                 parse_query_heads(arguments.query_heads), !arguments.forward_only,
+                                                 arguments.metrics, device);
   apps::print_result(json ? apps::plan_as_json(inputs.tokens(), &plan)
                           : apps::plan_as_text(inputs.tokens(), config, plan));
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The cache that really holds packed bits, on the CPU: a model on a GPU copies keys, values and queries over, and the answers
-// back.
+// The cache that really holds packed bits, on the CPU: a model on a GPU copies keys, values and queries over, and the
+// answers back.
 
 #include <cstdint>
 #include <memory>

@@ -58,8 +58,8 @@ void for_each_row(const at::Tensor& rows, const Block& block, Visit visit) {
   for (std::int64_t row = 0; row < count; ++row) visit(data + row * columns, block.begin + row % block.queries(), row);
 }
 
-/// What a row's query sees, as masks `[group * queries, tokens]` on the device of `rows`, the scores or weights: what the
-/// loops over rows below do, by libtorch's operations.
+/// What a row's query sees, as masks `[group * queries, tokens]` on the device of `rows`, the scores or weights: what
+/// the loops over rows below do, by libtorch's operations.
 struct Sight {
   Sight(const at::Tensor& rows, const Block& block, const ExactWindow& window)
       : position(column(rows, block, [](std::int64_t at) { return at; })),
@@ -92,8 +92,7 @@ at::Tensor scores_by_masks(const at::Tensor& from_settled, const at::Tensor& fro
     const at::Tensor token = sight.tokens(first, block.end), part = result.narrow(2, first, block.end - first);
     part.copy_(at::where(token.ge(sight.settled), from_exact.masked_fill(token.gt(sight.position), kUnseen), part));
   }
-  if (window > 0)
-    at::Tensor(result).masked_fill_(sight.tokens(0, block.end).le(sight.position.sub(window)), kUnseen);
+  if (window > 0) at::Tensor(result).masked_fill_(sight.tokens(0, block.end).le(sight.position.sub(window)), kUnseen);
   return result;
 }
 

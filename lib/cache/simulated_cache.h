@@ -30,8 +30,8 @@
 
 namespace kvq {
 
-/// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries and on their device;
-/// encoding is fp32 whatever the dtype. Not thread-safe.
+/// State of one sequence. Holds keys after RoPE and values, dequantized, in the dtype of the queries and on their
+/// device; encoding is fp32 whatever the dtype. Not thread-safe.
 class SimulatedCache final : public KvCache {
  public:
   /// Throws Mismatch when the quantizer's parts do not fit each other, Usage for shapes that its recipe cannot have. An

@@ -81,8 +81,7 @@ std::vector<float> mass_on_device(const at::Tensor& query, const at::Tensor& key
     scores.mul_(total.reciprocal().to(at::kFloat));
     mass.narrow(0, block.begin, block.keys()).add_(scores.sum(at::IntArrayRef({0, 1}), false, at::kDouble));
     if (log_sums != nullptr) {
-      logs.narrow(1, block.first * all.group(), block.count * all.group())
-          .copy_(total.log().add_(largest).squeeze(-1));
+      logs.narrow(1, block.first * all.group(), block.count * all.group()).copy_(total.log().add_(largest).squeeze(-1));
     }
   }
   if (log_sums != nullptr) {

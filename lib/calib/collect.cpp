@@ -37,8 +37,9 @@ using Part = SequenceLayout::Part;
 at::Tensor query_moment(const at::Tensor& query, std::int64_t kv_heads) {
   const std::int64_t tokens = query.size(0), head_dim = query.size(2), group = query.size(1) / kv_heads;
   if (!takes_cpu_loops(query)) {
-    const at::Tensor rows =
-        query.view({tokens, kv_heads, group * head_dim}).permute({1, 0, 2}).reshape({kv_heads, tokens * group, head_dim});
+    const at::Tensor rows = query.view({tokens, kv_heads, group * head_dim})
+                                .permute({1, 0, 2})
+                                .reshape({kv_heads, tokens * group, head_dim});
     return at::bmm(rows.transpose(1, 2), rows).to(at::kCPU).to(at::kDouble).contiguous();
   }
   at::Tensor moment = at::empty({kv_heads, head_dim, head_dim}, query.options().dtype(at::kDouble));

@@ -33,10 +33,10 @@ struct CollectOptions {
   Dtype dtype = Dtype::Fp32;  ///< of the model, and of attention_mass where there are no metrics
   std::string bos;            ///< resolved: "never" or "window"
   QueryHeads query_heads = QueryHeads::Joint;
-  bool gradients = true;               ///< false: no backward pass; the file has metrics then
-  bool metrics = false;                ///< key_metric and value_metric beside gradients
-  /// The journal is written, and metrics are computed, by a thread of their own: for models that are not computed on the
-  /// CPU. The same bytes. For keys and values, not for weights.
+  bool gradients = true;  ///< false: no backward pass; the file has metrics then
+  bool metrics = false;   ///< key_metric and value_metric beside gradients
+  /// The journal is written, and metrics are computed, by a thread of their own: for models that are not computed on
+  /// the CPU. The same bytes. For keys and values, not for weights.
   bool overlap = false;
   Provenance provenance;               ///< config, model, tokenizer and text hashes; also the identity of the journal
   const InputWatch* inputs = nullptr;  ///< asked before a sequence counts as finished
@@ -70,7 +70,8 @@ struct CollectPlan {
   std::int64_t device_memory_bytes = 0;  ///< of the device, where it is another one
   double seconds = 0;
 };
-/// Times one matrix product to judge the device. Recompute::Auto is planned with the memory that is available there now.
+/// Times one matrix product to judge the device. Recompute::Auto is planned with the memory that is available there
+/// now.
 CollectPlan plan_collection(const ModelConfig& config, Dtype dtype, std::int64_t sequences, std::int64_t seqlen,
                             Recompute recompute, QueryHeads query_heads = QueryHeads::Joint, bool gradients = true,
                             bool metrics = false, Device device = Device::Cpu);

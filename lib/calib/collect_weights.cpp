@@ -67,27 +67,26 @@ class Sums {
     const auto index = static_cast<std::int64_t>(losses_.size());
     WeightSumsWriter writer(folder_.part(index), shape_, identity_, index + 1);
     std::vector<float> sums;
-    const double loss =
-        sequence_gradients(model_, window.ids, options_.recompute,
-                           [&](const LayerGradients& layer) {
-                             context_.cancel.check();
-                             if (!std::exchange(forward_is_done, true)) context_.progress.advance(shape_.kv.layers);
-                             const CollectClock::time_point since = CollectClock::now();
-                             const c10::AutoGradMode no_grad(false);
-                             for (const BlockMatrix matrix : kBlockMatrices) {
-                               sums.assign(static_cast<std::size_t>(shape_.elements(matrix)), 0.0f);
-                               if (before_) before_->read(layer.layer, matrix, sums);
-                               const at::Tensor gradient =
-                                   host_floats(layer.weight_grad[static_cast<std::size_t>(matrix)]);
-                               KVQ_ASSERT(gradient.is_contiguous() && gradient.numel() == shape_.elements(matrix));
-                               add_squares(sums, gradient.const_data_ptr<float>(), context_.threads);
-                               require_finite(sums, layer.layer, matrix, shape_.columns(matrix));
-                               writer.write(layer.layer, matrix, sums);
-                             }
-                             journal += seconds_since(since);
-                             context_.progress.advance(1);
-                           },
-                           {.weights = true});
+    const double loss = sequence_gradients(
+        model_, window.ids, options_.recompute,
+        [&](const LayerGradients& layer) {
+          context_.cancel.check();
+          if (!std::exchange(forward_is_done, true)) context_.progress.advance(shape_.kv.layers);
+          const CollectClock::time_point since = CollectClock::now();
+          const c10::AutoGradMode no_grad(false);
+          for (const BlockMatrix matrix : kBlockMatrices) {
+            sums.assign(static_cast<std::size_t>(shape_.elements(matrix)), 0.0f);
+            if (before_) before_->read(layer.layer, matrix, sums);
+            const at::Tensor gradient = host_floats(layer.weight_grad[static_cast<std::size_t>(matrix)]);
+            KVQ_ASSERT(gradient.is_contiguous() && gradient.numel() == shape_.elements(matrix));
+            add_squares(sums, gradient.const_data_ptr<float>(), context_.threads);
+            require_finite(sums, layer.layer, matrix, shape_.columns(matrix));
+            writer.write(layer.layer, matrix, sums);
+          }
+          journal += seconds_since(since);
+          context_.progress.advance(1);
+        },
+        {.weights = true});
     if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
     const CollectClock::time_point since = CollectClock::now();
     losses_.push_back(loss);

@@ -1,6 +1,6 @@
 #pragma once
-// Jobs one after another, in the order in which they come: where they come from, or on a thread of its own that works while
-// the next ones are prepared.
+// Jobs one after another, in the order in which they come: where they come from, or on a thread of its own that works
+// while the next ones are prepared.
 
 #include <condition_variable>
 #include <cstddef>

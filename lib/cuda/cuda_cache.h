@@ -1,7 +1,7 @@
 #pragma once
-// The cache that holds packed bits on the GPU. Keys, values and queries of a call are encoded and attended to there by the
-// kernels of kernels/cuda. Of a model that runs on the CPU they are copied over, and the result comes back; of one that
-// runs on the GPU they are used where they are.
+// The cache that holds packed bits on the GPU. Keys, values and queries of a call are encoded and attended to there by
+// the kernels of kernels/cuda. Of a model that runs on the CPU they are copied over, and the result comes back; of one
+// that runs on the GPU they are used where they are.
 
 #include <array>
 #include <cstdint>

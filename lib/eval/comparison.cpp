@@ -30,8 +30,7 @@ std::vector<WindowComparison> compare_window(Model& model, const std::vector<at:
     for (std::size_t variant = 0; variant < hidden.size(); ++variant) {
       const at::Tensor logits = model.logits(hidden[variant].narrow(0, begin, count));
       log_sum_exp(logits, lse, top);
-      const std::vector<float> scores =
-          scores_of(logits, {ids.data() + begin + 1, static_cast<std::size_t>(count)});
+      const std::vector<float> scores = scores_of(logits, {ids.data() + begin + 1, static_cast<std::size_t>(count)});
       for (std::int64_t row = 0; row < count; ++row) {
         const double nll = lse[row] - scores[row];
         nll_sum[variant] += nll;

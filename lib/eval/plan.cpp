@@ -47,7 +47,8 @@ double forward_operations(const ModelConfig& config, std::int64_t weights, std::
 /// the program and a layer's weights while they are expanded.
 template <typename Plan>
 void set_memory(Plan& plan, const ModelConfig& config, Device device, std::int64_t tokens, std::int64_t model) {
-  plan.peak_memory_bytes = device == Device::Cpu ? kProgram + model : kCudaProgram + 4 * config.blocks().layer_elements();
+  plan.peak_memory_bytes =
+      device == Device::Cpu ? kProgram + model : kCudaProgram + 4 * config.blocks().layer_elements();
   if (device != Device::Cpu) plan.device_memory_bytes = model + device_scratch_bytes(config, tokens);
 }
 
@@ -76,18 +77,17 @@ GenerationPlan plan_generation(const ModelConfig& config, Dtype dtype, const std
   // the pace: about 8 GB a second, of a GPU a thousand.
   const std::int64_t without_head = config.parameters - std::int64_t{config.vocab} * config.hidden;
   const double flops = measured_flops(dtype, device);
-  const double token_seconds =
-      device == Device::Cpu ? static_cast<double>(config.parameters * number_bytes(dtype)) / 8e9
-                            : static_cast<double>(config.parameters * number_bytes(dtype)) / 1e12;
+  const double token_seconds = device == Device::Cpu
+                                   ? static_cast<double>(config.parameters * number_bytes(dtype)) / 8e9
+                                   : static_cast<double>(config.parameters * number_bytes(dtype)) / 1e12;
   std::int64_t longest = 0;
   GenerationPlan plan;
   for (const GenerationJob& job : jobs) {
     longest = std::max(longest, job.length);
     plan.prompts += job.prompts;
-    plan.seconds +=
-        static_cast<double>(caches * job.prompts) *
-        (kOverhead * forward_operations(config, without_head, job.length) / flops + job.new_tokens * token_seconds +
-         launch_seconds(config, device, 1 + job.new_tokens));
+    plan.seconds += static_cast<double>(caches * job.prompts) *
+                    (kOverhead * forward_operations(config, without_head, job.length) / flops +
+                     job.new_tokens * token_seconds + launch_seconds(config, device, 1 + job.new_tokens));
   }
   // Every cache keeps what it once took.
   set_memory(plan, config, device, longest,

@@ -23,7 +23,8 @@ class BlockWeights {
 void read_block_matrix(const ModelSource& source, int layer, BlockMatrix matrix, std::span<float> out);
 
 /// The model of `path` with other matrices in its blocks. Embeddings, output head and identity are those of `base`, a
-/// model of the same path and on the same device, which must outlive the result; norms and biases are the file's. Throws as load_model.
+/// model of the same path and on the same device, which must outlive the result; norms and biases are the file's.
+/// Throws as load_model.
 std::unique_ptr<Model> load_model_with(const std::filesystem::path& path, const ModelOptions& options,
                                        std::shared_ptr<BlockWeights> matrices, Model& base);
 

@@ -62,8 +62,7 @@ struct BlockedAttention : torch::autograd::Function<BlockedAttention> {
                      value_grad = zeros(values);
     for (const BlockedScores::Block& block : scores.blocks()) {
       const at::Tensor weights = at::softmax(scores.scores(block), -1), grad = scores.rows_of(above, block);
-      value_grad.narrow(1, block.begin, block.keys())
-          .add_(batched_product(weights.to(type).transpose(1, 2), grad));
+      value_grad.narrow(1, block.begin, block.keys()).add_(batched_product(weights.to(type).transpose(1, 2), grad));
       // s = scores, w = softmax(s):  ds = w (dw − Σ w dw).
       at::Tensor slope = batched_product(grad, scores.seen(values, block).transpose(1, 2));
       slope.sub_(slope.mul(weights).sum({-1}, true)).mul_(weights).mul_(scale);
@@ -98,8 +97,7 @@ std::vector<BlockedScores::Block> BlockedScores::blocks() const {
   std::vector<Block> list;
   for (std::int64_t first = 0; first < tokens_; first += step) {
     const std::int64_t count = std::min(step, tokens_ - first), visible = first_position_ + first + 1;
-    list.push_back(
-        {first, count, window_ > 0 ? std::max<std::int64_t>(0, visible - window_) : 0, visible + count - 1});
+    list.push_back({first, count, window_ > 0 ? std::max<std::int64_t>(0, visible - window_) : 0, visible + count - 1});
   }
   return list;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Causal attention by libtorch's operations, for tensors of any device: blocks of queries against the keys that they see,
-// each block's scores in memory at once, in the backward pass made anew. The same bits from run to run: no atomic sums,
-// which the fused kernels' gradients of keys and values are made of.
+// Causal attention by libtorch's operations, for tensors of any device: blocks of queries against the keys that they
+// see, each block's scores in memory at once, in the backward pass made anew. The same bits from run to run: no atomic
+// sums, which the fused kernels' gradients of keys and values are made of.
 
 #include <cstdint>
 #include <vector>

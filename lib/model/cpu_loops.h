@@ -1,6 +1,6 @@
 #pragma once
 // Whether work on a tensor is done by the loops written by hand for the CPU, which read its memory, or by libtorch's
-// operations (tensor_ops.h), which know every device. Each of those loops asks here, and nowhere else.
+// operations, which know every device. Each of those loops asks here, and nowhere else.
 
 #include <ATen/core/Tensor.h>
 

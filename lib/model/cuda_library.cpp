@@ -1,4 +1,4 @@
-#include <kvq/model/cuda_library.h>
+#include <kvq/model/internal/cuda_library.h>
 
 #include <dlfcn.h>
 
@@ -44,9 +44,10 @@ std::string version_text(int version) { return fmt::format("{}.{}", version / 10
 void check_driver() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) {
-    refuse(fmt::format("no NVIDIA driver is to be found ({}): it comes with the GPU's machine, into a container by its "
-                       "runtime's GPU option",
-                       loader_problem()));
+    refuse(
+        fmt::format("no NVIDIA driver is to be found ({}): it comes with the GPU's machine, into a container by its "
+                    "runtime's GPU option",
+                    loader_problem()));
   }
   const auto text_of = [&](int status) {
     const char* text = nullptr;
@@ -82,16 +83,18 @@ void open_cuda_library() {
   const fs::path path = cuda_part();
   std::error_code ignored;
   if (!fs::exists(path, ignored))
-    refuse(fmt::format("there is no {}: this libtorch computes on the CPU only; a CUDA build of the same version (the "
-                       "PyPI wheel is one) belongs there",
-                       path.string()));
+    refuse(
+        fmt::format("there is no {}: this libtorch computes on the CPU only; a CUDA build of the same version (the "
+                    "PyPI wheel is one) belongs there",
+                    path.string()));
   check_driver();
   // Global, as if it had been linked: parts of it that libtorch opens later look for the others there.
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    refuse(fmt::format("{} cannot be opened: {}. The libraries that it needs come with the CUDA toolkit and, beyond it, in "
-                       "the wheels nvidia-cudnn-cu13, nvidia-cusparselt-cu13, nvidia-cufile, nvidia-nccl-cu13 and "
-                       "nvidia-nvshmem-cu13; their folders belong on LD_LIBRARY_PATH",
-                       path.string(), loader_problem()));
+    refuse(fmt::format(
+        "{} cannot be opened: {}. The libraries that it needs come with the CUDA toolkit and, beyond it, in "
+        "the wheels nvidia-cudnn-cu13, nvidia-cusparselt-cu13, nvidia-cufile, nvidia-nccl-cu13 and "
+        "nvidia-nvshmem-cu13; their folders belong on LD_LIBRARY_PATH",
+        path.string(), loader_problem()));
   }
 }
 

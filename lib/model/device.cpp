@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include <kvq/core/error.h>
-#include <kvq/model/cuda_library.h>
+#include <kvq/model/internal/cuda_library.h>
 #include <kvq/model/memory.h>
 
 namespace kvq {

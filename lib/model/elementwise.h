@@ -1,6 +1,6 @@
 #pragma once
-// What stands between the matrix products of a block; on the CPU each in one pass over memory. fp32, differentiable with
-// respect to the first argument; the graph keeps that argument and no intermediate result.
+// What stands between the matrix products of a block; on the CPU each in one pass over memory. fp32, differentiable
+// with respect to the first argument; the graph keeps that argument and no intermediate result.
 
 #include <ATen/core/Tensor.h>
 

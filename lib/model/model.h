@@ -27,8 +27,8 @@ struct ModelOptions {
   Device device = Device::Cpu;  ///< opened before (open_device)
 };
 
-/// Not thread-safe. Hidden states are `[tokens, hidden]` fp32; they, and all that backends and observers are handed, are on
-/// the model's device.
+/// Not thread-safe. Hidden states are `[tokens, hidden]` fp32; they, and all that backends and observers are handed,
+/// are on the model's device.
 class Model {
  public:
   virtual ~Model() = default;

@@ -9,7 +9,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/model/cpu_loops.h>
-#include <kvq/model/tensor_ops.h>
+#include <kvq/model/internal/tensor_ops.h>
 
 namespace kvq {
 

@@ -1,4 +1,4 @@
-#include <kvq/model/tensor_ops.h>
+#include <kvq/model/internal/tensor_ops.h>
 
 #include <algorithm>
 #include <vector>

@@ -37,10 +37,9 @@ double relative_error(const at::Tensor& found, const at::Tensor& expected) {
 void check_answers(Device where) {
   const c10::Device other = torch_device(where), cpu = torch_device(Device::Cpu);
   std::uint64_t seed = 1;
-  for (const std::string recipe :
-       {"nuq3-1%", "nuq4-1%:rope=post", "int4:key=token", "nuq2-5%:share=head,sink=4", "kivi2:group=32,recent=64",
-        "nuq4-1%:recent=32", "none:evict=h2o,budget=25%", "none:evict=first-recent,budget=50%",
-        "nuq4-1%:evict=snapkv,budget=60%"}) {
+  for (const std::string recipe : {"nuq3-1%", "nuq4-1%:rope=post", "int4:key=token", "nuq2-5%:share=head,sink=4",
+                                   "kivi2:group=32,recent=64", "nuq4-1%:recent=32", "none:evict=h2o,budget=25%",
+                                   "none:evict=first-recent,budget=50%", "nuq4-1%:evict=snapkv,budget=60%"}) {
     const auto quantizer = random_quantizer(recipe, kShape, ++seed);
     Rng rng(seed);
     const AttentionInput window = random_input(kShape, 0, kTokens, rng);

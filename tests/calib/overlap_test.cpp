@@ -169,4 +169,5 @@ TEST_CASE("Overlapped, an input that changed keeps its sequence from counting") 
   CHECK(collect(*model, windows, options).resumed == 0);
 }
 
-KVQ_TEST_OF_OPERATIONS("A calibration elsewhere is the CPU's within rounding, resumed it has the same bytes", check_calibration)
+KVQ_TEST_OF_OPERATIONS("A calibration elsewhere is the CPU's within rounding, resumed it has the same bytes",
+                       check_calibration)

@@ -51,8 +51,7 @@ void check_evaluation(Device where) {
             {"int3:key=token", per_token(model->config(), "int3:key=token"), CacheKind::Packed}};
         return evaluate_perplexity(*model, windows, quantizers, nullptr, quiet_context());
       };
-      const PerplexityReport expected = judge(Device::Cpu),
-                             found = by_operations(where, [&] { return judge(where); });
+      const PerplexityReport expected = judge(Device::Cpu), found = by_operations(where, [&] { return judge(where); });
       const bool fp32 = dtype == Dtype::Fp32;
       for (std::size_t row = 0; row < expected.results.size(); ++row) {
         const VariantResult &a = found.results[row], &b = expected.results[row];

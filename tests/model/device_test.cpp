@@ -115,9 +115,9 @@ void check_parts(Device device) {
   const std::vector<std::int32_t> ids = some_ids(40);
   const auto all = [&](Model& model) {
     Found found;
-    sequence_gradients(
-        model, ids, Recompute::Layer, [&](const LayerGradients& layer) { found.layers[layer.layer] = layer; },
-        {.weights = true, .query_heads = true});
+    sequence_gradients(model, ids, Recompute::Layer,
+                       [&](const LayerGradients& layer) { found.layers[layer.layer] = layer; },
+                       {.weights = true, .query_heads = true});
     return found;
   };
   const Found expected = all(*cpu), found = by_operations(device, [&] { return all(*other); });
@@ -159,6 +159,16 @@ TEST_CASE("A device is known by its name, any other word is refused") {
   CHECK(available_memory_bytes(Device::Cpu) > 0);
 }
 
+TEST_CASE("The CPU's loops are for its tensors, unless a test says otherwise") {
+  const at::Tensor x = at::empty({2, 2}, at::kFloat);
+  CHECK(takes_cpu_loops(x));
+  {
+    const WithoutCpuLoops without;
+    CHECK_FALSE(takes_cpu_loops(x));
+  }
+  CHECK(takes_cpu_loops(x));
+}
+
 TEST_CASE("Without a usable GPU asking for one says what is missing") {
   std::string reason;
   try {
@@ -174,7 +184,8 @@ TEST_CASE("Without a usable GPU asking for one says what is missing") {
   CHECK_THROWS_AS(open_device(Device::Cuda), Error);  // every time
 }
 
-KVQ_TEST_OF_OPERATIONS("Losses and gradients in fp32 are those of the CPU's loops, the same bits however often", check_fp32)
+KVQ_TEST_OF_OPERATIONS("Losses and gradients in fp32 are those of the CPU's loops, the same bits however often",
+                       check_fp32)
 KVQ_TEST_OF_OPERATIONS("In bf16 gradients stay as close to fp32's as those of the CPU's loops", check_bf16)
 KVQ_TEST_OF_OPERATIONS("Parts of query heads and gradients of weights are those of the CPU's loops", check_parts)
 KVQ_TEST_OF_OPERATIONS("Weights expanded anew at each use, and tokens one by one, change nothing", check_streaming)
@@ -185,7 +196,8 @@ TEST_CASE("Memory of the GPU that is kept for reuse counts as available", "[gpu]
   constexpr std::int64_t kBytes = std::int64_t{1} << 30;
   CHECK(before > kBytes);
   {
-    const at::Tensor some = at::empty({kBytes}, at::TensorOptions().dtype(at::kByte).device(torch_device(Device::Cuda)));
+    const at::Tensor some =
+        at::empty({kBytes}, at::TensorOptions().dtype(at::kByte).device(torch_device(Device::Cuda)));
     CHECK(before - available_memory_bytes(Device::Cuda) >= kBytes);
   }
   CHECK(before - available_memory_bytes(Device::Cuda) < kBytes / 8);

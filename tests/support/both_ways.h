@@ -20,7 +20,7 @@ struct Way {
 }  // namespace kvq::test
 
 /// The first statement of such a test.
-#define KVQ_BOTH_WAYS()                            \
-  const bool kvq_operations = GENERATE(false, true); \
+#define KVQ_BOTH_WAYS()                                                 \
+  const bool kvq_operations = GENERATE(false, true);                    \
   INFO((kvq_operations ? "libtorch's operations" : "the CPU's loops")); \
   const kvq::test::Way kvq_way(kvq_operations)

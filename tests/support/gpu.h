@@ -33,9 +33,9 @@ auto by_operations(Device device, const Work& work) {
 }  // namespace kvq::test
 
 /// Two tests, `check(device)` with Device::Cpu and, tagged [gpu], with Device::Cuda.
-#define KVQ_TEST_OF_OPERATIONS(name, check)                                                          \
-  TEST_CASE(name " (operations on the CPU)") { check(kvq::Device::Cpu); }                             \
-  TEST_CASE(name " (GPU)", "[gpu]") {                                                                \
+#define KVQ_TEST_OF_OPERATIONS(name, check)                                                        \
+  TEST_CASE(name " (operations on the CPU)") { check(kvq::Device::Cpu); }                          \
+  TEST_CASE(name " (GPU)", "[gpu]") {                                                              \
     if (const std::string reason = kvq::test::no_cuda_reason(); !reason.empty()) KVQ_SKIP(reason); \
-    check(kvq::Device::Cuda);                                                                        \
+    check(kvq::Device::Cuda);                                                                      \
   }

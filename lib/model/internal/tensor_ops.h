@@ -1,6 +1,6 @@
 #pragma once
 // What the loops written by hand for the CPU compute (elementwise.h, softmax.h, numeric_check.h), by libtorch's
-// operations: for tensors of other devices. fp32; sums in double. Internal to lib/model; who chooses: cpu_loops.h.
+// operations: for tensors of other devices. fp32; sums in double. Who chooses: cpu_loops.h.
 
 #include <cstdint>
 #include <span>

@@ -1,5 +1,5 @@
 #pragma once
-// What device.h opens. Internal to lib/model.
+// What device.h opens.
 
 namespace kvq {
 
