@@ -88,8 +88,8 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
       table.refuse("only-side",
                    fmt::format("cannot go with '{}', which evicts keys and values together", short_form(recipe)));
     if (recipe.tiered() && !cell.only_side.empty())
-      table.refuse("only-side", fmt::format("cannot go with '{}', whose keys and values have the same tiers",
-                                            short_form(recipe)));
+      table.refuse("only-side",
+                   fmt::format("cannot go with '{}', whose keys and values have the same tiers", short_form(recipe)));
   }
   table.reject_unknown();
   return cell;
@@ -211,10 +211,10 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
   config.retrievals = read_retrievals(table);
   for (const CalibrationConfig& calibration : config.calibrations) {
     if (calibration.query_heads == "joint" && !calibration.forward_only) continue;
-    const std::string why = calibration.forward_only
-                                ? "is forward-only: gradients of weights need a backward pass"
-                                : fmt::format("has query-heads {}: a weight's gradient is one number",
-                                              calibration.query_heads);
+    const std::string why =
+        calibration.forward_only
+            ? "is forward-only: gradients of weights need a backward pass"
+            : fmt::format("has query-heads {}: a weight's gradient is one number", calibration.query_heads);
     for (const CellConfig& cell : config.cells) {
       if (cell.uses(calibration.name) && !cell.weights.empty())
         table.refuse("cell", fmt::format("has weights with calibration '{}', which {}", calibration.name, why));

@@ -69,11 +69,10 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
                                        short_form(recipe), recipe.evicts() ? "evicts" : "chooses tiers for"));
   }
   if ((recipe.evicts() || recipe.tiered()) && quantizer_->rope.has_local_layers()) {
-    fail(ErrorKind::Usage,
-         fmt::format("recipe '{}' {}, but the model has layers whose queries see {} tokens "
-                     "only; recipes that {} are for models all of whose layers see everything",
-                     short_form(recipe), recipe.evicts() ? "evicts tokens" : "has tiers by attention",
-                     quantizer_->rope.window, recipe.evicts() ? "evict" : "have tiers"));
+    fail(ErrorKind::Usage, fmt::format("recipe '{}' {}, but the model has layers whose queries see {} tokens "
+                                       "only; recipes that {} are for models all of whose layers see everything",
+                                       short_form(recipe), recipe.evicts() ? "evicts tokens" : "has tiers by attention",
+                                       quantizer_->rope.window, recipe.evicts() ? "evict" : "have tiers"));
   }
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
@@ -264,8 +263,7 @@ Footprint SimulatedCache::footprint() const {
     if (tiered) tiers.push_back(layer.tiers->tiers());
     for (const Side which : kSides) {
       const auto side = static_cast<std::size_t>(which);
-      const std::vector<std::uint32_t>& counts =
-          tiered ? layer.tiers->outliers(which) : layer.tokens[side].outliers;
+      const std::vector<std::uint32_t>& counts = tiered ? layer.tiers->outliers(which) : layer.tokens[side].outliers;
       outliers[side].insert(outliers[side].end(), counts.begin(), counts.end());
       const VectorBlocks* blocks = layer.tokens[side].blocks.get();
       closed_blocks.push_back(blocks ? blocks->closed_bytes() : std::vector<std::int64_t>());

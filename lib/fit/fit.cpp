@@ -172,7 +172,8 @@ std::vector<Quantizer> fit_quantizers(const CalibrationReader& calibration, cons
                                       const std::vector<Recipe>& recipes, RunContext& context,
                                       std::vector<FitReport>* reports) {
   check_fit(calibration, thresholds, recipes);
-  // Eviction changes nothing in the fit, and each tier is a recipe by itself: what differs in them alone is fitted once.
+  // Eviction changes nothing in the fit, and each tier is a recipe by itself: what differs in them alone is fitted
+  // once.
   std::vector<Recipe> distinct;
   std::vector<std::vector<std::size_t>> sources;  // of each tier
   for (const Recipe& recipe : recipes) {

@@ -1,6 +1,6 @@
 #pragma once
-// Pieces of counted bits that whole caches (footprint.h), caches that evict (eviction_footprint.h) and caches with tiers
-// (tier_footprint.h) share. Internal to lib/quant.
+// Pieces of counted bits that whole caches (footprint.h), caches that evict (eviction_footprint.h) and caches with
+// tiers (tier_footprint.h) share. Internal to lib/quant.
 
 #include <cstdint>
 #include <span>

@@ -73,10 +73,9 @@ void validate_tiered(const Recipe& recipe) {
   for (const Side which : kSides) {
     const SideRecipe& side = recipe.side(which);
     const std::string reason =
-        has_own_format(side.codebook) ? fmt::format("{} has no codes that a table could turn into fewer bits",
-                                                    codebook_name(side))
-        : side.range == RangeKind::Window
-            ? "range=window is an oracle of its own"
+        has_own_format(side.codebook)
+            ? fmt::format("{} has no codes that a table could turn into fewer bits", codebook_name(side))
+        : side.range == RangeKind::Window     ? "range=window is an oracle of its own"
         : exact_window(recipe, which).waits() ? "recent=, flush= and groups of tokens (kivi) let tokens wait"
         : !is_streaming(side) ? "groups of channels, zero= and rule= give a token ranges that tiers do not know"
         : !has_plain_codes(side) || side.half_bit
@@ -85,9 +84,9 @@ void validate_tiered(const Recipe& recipe) {
             ? "feedback and icm (kvq2 and the like) choose codes together, which re-encoding would undo"
             : "";
     if (!reason.empty()) {
-      contradiction(side_name(which),
-                    fmt::format("tiers are for nuq, int and nf with thresholds per channel or one range per token: {}",
-                                reason));
+      contradiction(
+          side_name(which),
+          fmt::format("tiers are for nuq, int and nf with thresholds per channel or one range per token: {}", reason));
     }
   }
   validate_tiers(recipe.tiers, recipe.key.bits);

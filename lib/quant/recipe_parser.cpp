@@ -96,8 +96,7 @@ void Parser::parse(std::string_view text) {
   head(text.substr(0, colon));
   if (colon != std::string_view::npos) parse_words(text.substr(colon + 1));
   apply_codec();
-  if (tiers.adaptive)
-    for_sides([&](SideRecipe& side) { side.bits = tiers.high.value_or(kUsualHighBits); });
+  if (tiers.adaptive) for_sides([&](SideRecipe& side) { side.bits = tiers.high.value_or(kUsualHighBits); });
   apply_range();
   try {
     method.apply(applies(Side::Key) ? &key : nullptr, applies(Side::Value) ? &value : nullptr);

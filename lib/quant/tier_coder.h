@@ -1,6 +1,6 @@
 #pragma once
-// Tokens of one layer and side at the bits of their tiers (tiers.h). A token is encoded once, as the recipe of the first
-// tier encodes it; from then on there is nothing but what is stored: codes of the next tier come from codes,
+// Tokens of one layer and side at the bits of their tiers (tiers.h). A token is encoded once, as the recipe of the
+// first tier encodes it; from then on there is nothing but what is stored: codes of the next tier come from codes,
 //
 //   code' = number of boundaries of the next tier's codebook that are < decoded[code],
 //
@@ -36,8 +36,8 @@ class TierCoder {
  private:
   const std::uint8_t* table(int from, int to, int channel) const;
 
-  int head_dim_, width_, book_channels_;  ///< channels that share a codebook
-  std::vector<SideEncoder> encoders_;     ///< by tier
+  int head_dim_, width_, book_channels_;                        ///< channels that share a codebook
+  std::vector<SideEncoder> encoders_;                           ///< by tier
   std::vector<std::vector<std::vector<std::uint8_t>>> tables_;  ///< [from · tiers + to][codebook][code]
 };
 

@@ -28,9 +28,7 @@ void add_sinks(Footprint& sum, const Quantizer& quantizer, std::int64_t tokens) 
 
 }  // namespace
 
-int tier_lists(const Quantizer& quantizer) {
-  return quantizer.recipe.tiers.per_head ? quantizer.shape.kv_heads : 1;
-}
+int tier_lists(const Quantizer& quantizer) { return quantizer.recipe.tiers.per_head ? quantizer.shape.kv_heads : 1; }
 
 Footprint tier_footprint(const Quantizer& quantizer, std::int64_t tokens, const std::vector<TierTokens>& tiers,
                          const OutliersPerToken& outliers) {
@@ -48,8 +46,9 @@ Footprint tier_footprint(const Quantizer& quantizer, std::int64_t tokens, const 
         const std::vector<std::int64_t>& positions = tiers[layer][tier][static_cast<std::size_t>(list)];
         add_tier_list(sum, quantizer.recipe.tiers, number, page, static_cast<std::int64_t>(positions.size()));
         const std::size_t begin = layer * of_layer;
-        sum.outliers += list_overflow_bytes(page.key, positions, list, lists, outliers.key.subspan(begin, of_layer)) +
-                        list_overflow_bytes(page.value, positions, list, lists, outliers.value.subspan(begin, of_layer));
+        sum.outliers +=
+            list_overflow_bytes(page.key, positions, list, lists, outliers.key.subspan(begin, of_layer)) +
+            list_overflow_bytes(page.value, positions, list, lists, outliers.value.subspan(begin, of_layer));
       }
     }
   }

@@ -3,9 +3,9 @@
 //
 // Each tier has pages of its own, as a cache of that many bits has them, 64 tokens each: of whole tokens where a layer
 // chooses; where each kv head does, a head's own, with a copy of each token's range and outliers as lists of varying
-// length (as eviction_footprint.h has them). A token that comes takes the slot of one that went, the last one moves into
-// what is left empty; so a tier of n tokens has ceil(n / 64) pages. Besides, for each token and list, 4 bytes for its
-// position, and 4 for its weight as long as it may move. Exact first tokens stand apart, once.
+// length (as eviction_footprint.h has them). A token that comes takes the slot of one that went, the last one moves
+// into what is left empty; so a tier of n tokens has ceil(n / 64) pages. Besides, for each token and list, 4 bytes for
+// its position, and 4 for its weight as long as it may move. Exact first tokens stand apart, once.
 
 #include <cstdint>
 #include <vector>

@@ -27,16 +27,17 @@ void validate_shares(const TierRecipe& tiers) {
   if (!inside(tiers.high_share))
     wrong_tiers(fmt::format("hi-share {:g} %; above 0 % and below 100 % is possible", 100 * tiers.high_share));
   if (tiers.mid == 0 ? tiers.mid_share != 0.0 : !inside(tiers.mid_share)) {
-    wrong_tiers(tiers.mid == 0 ? "mid-share needs a middle tier (mid=)"
-                               : fmt::format("mid-share {:g} %; above 0 % and below 100 % is possible",
-                                             100 * tiers.mid_share));
+    wrong_tiers(tiers.mid == 0
+                    ? "mid-share needs a middle tier (mid=)"
+                    : fmt::format("mid-share {:g} %; above 0 % and below 100 % is possible", 100 * tiers.mid_share));
   }
   const double above = tiers.high_share + tiers.mid_share;
   if (above >= 1.0)
     wrong_tiers(fmt::format("hi-share and mid-share come to {:g} %: nothing is left for the last tier", 100 * above));
   if (!(tiers.keep > above && tiers.keep <= 1.0)) {
-    wrong_tiers(fmt::format("keep {:g} %; more than the {:g} % of the tiers above the last, and up to 100 %, is possible",
-                            100 * tiers.keep, 100 * above));
+    wrong_tiers(
+        fmt::format("keep {:g} %; more than the {:g} % of the tiers above the last, and up to 100 %, is possible",
+                    100 * tiers.keep, 100 * above));
   }
 }
 
@@ -61,8 +62,8 @@ void validate_tiers(const TierRecipe& tiers, int high) {
   if (tiers.low >= high)
     wrong_tiers(fmt::format("lo={} must be less than the {} bits of the first tier", tiers.low, high));
   if (tiers.mid != 0 && (tiers.mid >= high || tiers.mid <= tiers.low)) {
-    wrong_tiers(fmt::format("mid={} must lie between lo={} and the {} bits of the first tier", tiers.mid, tiers.low,
-                            high));
+    wrong_tiers(
+        fmt::format("mid={} must lie between lo={} and the {} bits of the first tier", tiers.mid, tiers.low, high));
   }
   validate_shares(tiers);
   if (!(tiers.decay > 0.0 && tiers.decay <= 1.0))
@@ -75,11 +76,11 @@ void validate_tiers(const TierRecipe& tiers, int high) {
                               tiers.newest, kMostNewest));
     return;
   }
-  const char* word = tiers.newest != 0        ? "newest"
-                     : tiers.decay != 1.0     ? "decay"
-                     : tiers.hysteresis       ? "hysteresis"
-                     : tiers.keep != 1.0      ? "keep"
-                                              : nullptr;
+  const char* word = tiers.newest != 0    ? "newest"
+                     : tiers.decay != 1.0 ? "decay"
+                     : tiers.hysteresis   ? "hysteresis"
+                     : tiers.keep != 1.0  ? "keep"
+                                          : nullptr;
   if (word) wrong_tiers(fmt::format("by=window knows the weights of the whole window; it has no {}", word));
 }
 

@@ -22,16 +22,16 @@ enum class TierWeights {
 
 /// Bits of the first tier are those of the recipe's sides.
 struct TierRecipe {
-  int low = 0;                       ///< bits of the last tier; 0: no tiers
-  int mid = 0;                       ///< bits of the one between; 0: none
-  double high_share = 0.0;           ///< share of the tokens in the first tier
-  double mid_share = 0.0;            ///< and in the middle one
-  double keep = 1.0;                 ///< share of the tokens that is kept at all: below the last tier a token is dropped
-  int newest = 0;                    ///< that many newest tokens stay in the first tier
-  double decay = 1.0;                ///< of weights, a query; 1: none
+  int low = 0;              ///< bits of the last tier; 0: no tiers
+  int mid = 0;              ///< bits of the one between; 0: none
+  double high_share = 0.0;  ///< share of the tokens in the first tier
+  double mid_share = 0.0;   ///< and in the middle one
+  double keep = 1.0;        ///< share of the tokens that is kept at all: below the last tier a token is dropped
+  int newest = 0;           ///< that many newest tokens stay in the first tier
+  double decay = 1.0;       ///< of weights, a query; 1: none
   std::optional<double> hysteresis;  ///< a token that weighs so much more than the lightest above takes its place
   TierWeights by = TierWeights::Past;
-  bool per_head = false;             ///< each kv head chooses for itself, else a layer
+  bool per_head = false;  ///< each kv head chooses for itself, else a layer
   bool operator==(const TierRecipe&) const = default;
 
   bool any() const { return low != 0; }

@@ -12,7 +12,8 @@ using namespace kvq::test;
 
 TEST_CASE("Codebooks of tiers come back as they were written") {
   TempDir folder;
-  for (const std::string recipe : {"adaptive:hi=4,lo=2", "nuq4:share=head,mid=3,lo=1", "adaptive:hi=3,lo=1,by=window"}) {
+  for (const std::string recipe :
+       {"adaptive:hi=4,lo=2", "nuq4:share=head,mid=3,lo=1", "adaptive:hi=3,lo=1,by=window"}) {
     INFO(recipe);
     const auto path = folder / (slug(parse_recipe(recipe)) + ".h5");
     const QuantizerFile written = sample_quantizer(recipe);

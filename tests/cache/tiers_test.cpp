@@ -139,10 +139,12 @@ struct PlainSide {
       std::vector<std::pair<double, int>> order;
       for (int c = 0; c < kWidth; ++c) order.emplace_back(x[c], c);
       std::sort(order.begin(), order.end());
-      const auto k = side.recipe.outliers > 0
-                         ? std::max<std::size_t>(1, static_cast<std::size_t>(std::lround(side.recipe.outliers * kWidth / 2)))
-                         : 0;
-      for (std::size_t i = 0; i < k; ++i) token.exact[order[i].second] = token.exact[order[kWidth - 1 - i].second] = true;
+      const auto k =
+          side.recipe.outliers > 0
+              ? std::max<std::size_t>(1, static_cast<std::size_t>(std::lround(side.recipe.outliers * kWidth / 2)))
+              : 0;
+      for (std::size_t i = 0; i < k; ++i)
+        token.exact[order[i].second] = token.exact[order[kWidth - 1 - i].second] = true;
       low = order[k].first, high = order[kWidth - 1 - k].first;
       const double zero = rounded(0.5 * low + 0.5 * high), scale = rounded(std::max(high - zero, zero - low));
       token.zero.fill(zero), token.scale.fill(scale);
@@ -161,8 +163,9 @@ struct PlainSide {
     Row row;
     for (int i = 0; i < kDim; ++i) {
       const int c = head * kDim + i;
-      row[i] = token.exact[c] ? token.value[c]
-                              : token.zero[c] + token.scale[c] * levels(tier, c)[static_cast<std::size_t>(token.code[c])];
+      row[i] = token.exact[c]
+                   ? token.value[c]
+                   : token.zero[c] + token.scale[c] * levels(tier, c)[static_cast<std::size_t>(token.code[c])];
     }
     return row;
   }
@@ -242,7 +245,8 @@ Outcome tiers_loop(const AttentionInput& text, const LayerQuantizer& layer, cons
     const auto extreme = [&](int of, std::int64_t before, double sign) {
       std::int64_t found = -1;
       for (const auto& [position, own] : tier) {
-        if (own == of && position < before && (found < 0 || sign * mass[position] < sign * mass[found])) found = position;
+        if (own == of && position < before && (found < 0 || sign * mass[position] < sign * mass[found]))
+          found = position;
       }
       return found;
     };
@@ -259,7 +263,8 @@ Outcome tiers_loop(const AttentionInput& text, const LayerQuantizer& layer, cons
     for (std::int64_t t = 0; t < kTokens; ++t) {
       if (t >= rule.sinks) {
         for (const int side : {0, 1})
-          stored[side][t] = sides[side].store((side == 0 ? text.key : text.value).const_data_ptr<float>() + t * kWidth, {});
+          stored[side][t] =
+              sides[side].store((side == 0 ? text.key : text.value).const_data_ptr<float>() + t * kWidth, {});
         tier[t] = 0;
         mass[t] = 0;
         const std::int64_t n = t + 1 - rule.sinks;
@@ -275,7 +280,8 @@ Outcome tiers_loop(const AttentionInput& text, const LayerQuantizer& layer, cons
           above = limit;
         }
         for (int own = 0; rule.hysteresis >= 0 && own + 1 < tier_count; ++own) {
-          const std::int64_t light = extreme(own, own == 0 ? t + 1 - rule.newest : t + 1, 1), heavy = extreme(own + 1, t + 1, -1);
+          const std::int64_t light = extreme(own, own == 0 ? t + 1 - rule.newest : t + 1, 1),
+                             heavy = extreme(own + 1, t + 1, -1);
           if (light < 0 || heavy < 0 || !(mass[heavy] > (1 + rule.hysteresis) * mass[light])) continue;
           fall(light, own + 1);
           fall(heavy, own);
@@ -305,12 +311,14 @@ Outcome tiers_loop(const AttentionInput& text, const LayerQuantizer& layer, cons
         }
       }
     }
-    for (const auto& [position, own] : tier) out.tiers[static_cast<std::size_t>(own)][static_cast<std::size_t>(list)].push_back(position);
+    for (const auto& [position, own] : tier)
+      out.tiers[static_cast<std::size_t>(own)][static_cast<std::size_t>(list)].push_back(position);
     for (const int side : {0, 1}) {
       for (std::int64_t position = 0; position < kTokens; ++position) {
         for (int head = list * heads; head < (list + 1) * heads; ++head) {
           const Row row = row_of(side, position, head);
-          std::copy(row.begin(), row.end(), out.held[side].mutable_data_ptr<float>() + (position * kKvHeads + head) * kDim);
+          std::copy(row.begin(), row.end(),
+                    out.held[side].mutable_data_ptr<float>() + (position * kKvHeads + head) * kDim);
         }
       }
     }
@@ -366,15 +374,17 @@ TEST_CASE("Tokens fall by received attention, re-encoded from their codes, as a 
 }
 
 TEST_CASE("Three tiers, tokens that come back, and tokens that are dropped, as the loop has it") {
-  const Seen three = check_tiers("adaptive:hi=4,mid=3,lo=1,newest=8,hi-share=20%,mid-share=30%", 5, {{0.2, 0.5, 1.0}, 8, 1});
+  const Seen three =
+      check_tiers("adaptive:hi=4,mid=3,lo=1,newest=8,hi-share=20%,mid-share=30%", 5, {{0.2, 0.5, 1.0}, 8, 1});
   CHECK(three.falls > 300);
-  const Seen back = check_tiers("adaptive:hi=4,mid=3,lo=2,newest=8,decay=0.8,hysteresis=50%", 6,
-                                {{0.25, 0.5, 1.0}, 8, 1, 0.8, 0.5});
+  const Seen back =
+      check_tiers("adaptive:hi=4,mid=3,lo=2,newest=8,decay=0.8,hysteresis=50%", 6, {{0.25, 0.5, 1.0}, 8, 1, 0.8, 0.5});
   CHECK(back.returns > 50);
-  const Seen dropped = check_tiers("adaptive:hi=4,mid=2,lo=1,keep=60%,newest=8,per=head", 7,
-                                   {{0.25, 0.5, 0.6}, 8, 1, 1, -1, true});
+  const Seen dropped =
+      check_tiers("adaptive:hi=4,mid=2,lo=1,keep=60%,newest=8,per=head", 7, {{0.25, 0.5, 0.6}, 8, 1, 1, -1, true});
   CHECK(dropped.drops > 100);
-  const Seen both = check_tiers("nuq4-2%:lo=2,keep=50%,newest=6,decay=0.7,hysteresis=0%", 8, {{0.25, 0.5}, 6, 1, 0.7, 0});
+  const Seen both =
+      check_tiers("nuq4-2%:lo=2,keep=50%,newest=6,decay=0.7,hysteresis=0%", 8, {{0.25, 0.5}, 6, 1, 0.7, 0});
   CHECK(both.returns > 50);
   CHECK(both.drops > 100);
 }
@@ -397,7 +407,8 @@ TEST_CASE("The oracle knows the weights of the whole window and encodes each tok
           std::copy_n(text[1].key.const_data_ptr<float>() + (t * kKvHeads + head) * kDim, kDim, key.begin());
           keys.push_back(turned(key, t));
           for (int query = head * kGroup; query < (head + 1) * kGroup; ++query) {
-            const auto weight = weights_of(text[1].query.const_data_ptr<float>() + (t * kHeads + query) * kDim, t, keys);
+            const auto weight =
+                weights_of(text[1].query.const_data_ptr<float>() + (t * kHeads + query) * kDim, t, keys);
             for (std::size_t i = 0; i < weight.size(); ++i) mass[i] += weight[i];
           }
         }
@@ -441,8 +452,8 @@ TEST_CASE("The oracle knows the weights of the whole window and encodes each tok
           std::copy_n(cache.held(1, side).const_data_ptr<float>() + at, kDim, rows->back().begin());
         }
       }
-      const auto weight =
-          weights_of(text[1].query.const_data_ptr<float>() + ((kTokens - 1) * kHeads + query) * kDim, kTokens - 1, keys);
+      const auto weight = weights_of(text[1].query.const_data_ptr<float>() + ((kTokens - 1) * kHeads + query) * kDim,
+                                     kTokens - 1, keys);
       for (int c = 0; c < kDim; ++c) {
         double sum = 0;
         for (std::size_t i = 0; i < weight.size(); ++i) sum += weight[i] * values[i][c];

@@ -101,8 +101,10 @@ TEST_CASE("Error where attention looks", "[.][tiers-claims]") {
       for (int layer = 0; layer < config.kv.layers; ++layer) {
         const AttentionInput& input = recorder.layers[layer];
         const at::Tensor sides[2] = {tables.of(layer).apply(input.key, 0), input.value};
-        const at::Tensor query = tables.of(layer).apply(input.query, 0).reshape(
-            {kWindow, config.kv.kv_heads, config.kv.queries_per_kv_head(), config.kv.head_dim});
+        const at::Tensor query =
+            tables.of(layer)
+                .apply(input.query, 0)
+                .reshape({kWindow, config.kv.kv_heads, config.kv.queries_per_kv_head(), config.kv.head_dim});
         const at::Tensor seen = at::ones({kWindow, kWindow}).tril();
         const at::Tensor scores =
             at::einsum("qhgd,thd->hgqt", {query, sides[0]}).div(std::sqrt(double(config.kv.head_dim)));
@@ -135,11 +137,12 @@ TEST_CASE("Error where attention looks", "[.][tiers-claims]") {
   for (std::size_t index = 0; index < files.size(); ++index) {
     const auto mean = [&](std::array<Sums, 2> LayerSums::*which, std::size_t side) {
       double logs = 0;
-      for (const LayerSums& layer : sums[index]) logs += std::log((layer.*which)[side].error / (layer.*which)[side].energy);
+      for (const LayerSums& layer : sums[index])
+        logs += std::log((layer.*which)[side].error / (layer.*which)[side].energy);
       return std::exp(logs / static_cast<double>(sums[index].size()));
     };
-    std::printf("%-64s %7.3f %7.3f  %9.5f %9.5f  %9.5f %9.5f\n", short_form(quantizers[index]->recipe).c_str(), bits[index],
-                forecast_footprint(*quantizers[index], 32768).bits_per_value(config.kv, 32768),
+    std::printf("%-64s %7.3f %7.3f  %9.5f %9.5f  %9.5f %9.5f\n", short_form(quantizers[index]->recipe).c_str(),
+                bits[index], forecast_footprint(*quantizers[index], 32768).bits_per_value(config.kv, 32768),
                 mean(&LayerSums::weighted, 0), mean(&LayerSums::weighted, 1), mean(&LayerSums::even, 0),
                 mean(&LayerSums::even, 1));
   }

@@ -193,8 +193,8 @@ def main():
                     break
             print(f"{quantizer.name:<70} token by token against one pass: largest difference of a logit {apart:.2e}", flush=True)
             failures += not apart < 5e-3
-        # A word or a value that a later recipe may have is refused by its name.
-        for known, novel in (("[key]", "[key]\nnovel = 1"), ('axis = "', 'axis = "novel-')):
+        # A word, a table or a value that a later recipe may have is refused by its name.
+        for known, novel in (("[key]", "[key]\nnovel = 1"), ("[key]", "[novel]\nlo = 2\n\n[key]"), ('axis = "', 'axis = "novel-')):
             shutil.copy(files[0], folder / "novel.h5")
             with h5py.File(folder / "novel.h5", "r+") as file:
                 toml = file.attrs["recipe_toml"]

@@ -53,7 +53,8 @@ TEST_CASE("Tier words reach their fields, with defaults that depend on each othe
   CHECK(!plain.tiers.hysteresis);
   CHECK(!plain.is_oracle());
   const Recipe full = parse_recipe(
-      "adaptive:hi=5,mid=3,lo=1,hi-share=20%,mid-share=30%,keep=75%,newest=64,decay=0.95,hysteresis=50%,per=head,sink=4");
+      "adaptive:hi=5,mid=3,lo=1,hi-share=20%,mid-share=30%,keep=75%,newest=64,decay=0.95,hysteresis=50%,per=head,sink="
+      "4");
   CHECK(full.key.bits == 5);
   CHECK(full.sinks == 4);
   CHECK(full.tiers == TierRecipe{1, 3, 0.2, 0.3, 0.75, 64, 0.95, 0.5, TierWeights::Past, true});
@@ -67,9 +68,10 @@ TEST_CASE("Tier words reach their fields, with defaults that depend on each othe
 
 TEST_CASE("Short forms of recipes with tiers say the same again") {
   for (const std::string text :
-       {"adaptive:hi=4,lo=2", "adaptive:hi=4,mid=3,lo=2", "adaptive:hi=8,mid=2,lo=1,hi-share=10%,mid-share=12.5%,keep=50%",
-        "adaptive:hi=4,lo=2,by=window", "adaptive:hi=4,lo=2,decay=0.99,hysteresis=25%,per=head", "int4:lo=2,newest=1",
-        "nuq4:lo=1", "K=nuq3-1%:lo=2/V=int3"}) {
+       {"adaptive:hi=4,lo=2", "adaptive:hi=4,mid=3,lo=2",
+        "adaptive:hi=8,mid=2,lo=1,hi-share=10%,mid-share=12.5%,keep=50%", "adaptive:hi=4,lo=2,by=window",
+        "adaptive:hi=4,lo=2,decay=0.99,hysteresis=25%,per=head", "int4:lo=2,newest=1", "nuq4:lo=1",
+        "K=nuq3-1%:lo=2/V=int3"}) {
     INFO(text);
     const Recipe recipe = parse_recipe(text);
     CHECK(short_form(recipe) == text);
@@ -186,7 +188,8 @@ TEST_CASE("Moves by hand: the lightest that is not among the newest, of equal on
 
 TEST_CASE("Moves by hand: down a tier, out, and back with hysteresis") {
   const TierRecipe tiers =
-      parse_recipe("adaptive:hi=4,mid=3,lo=2,hi-share=25%,mid-share=25%,keep=75%,newest=1,sink=0,hysteresis=100%").tiers;
+      parse_recipe("adaptive:hi=4,mid=3,lo=2,hi-share=25%,mid-share=25%,keep=75%,newest=1,sink=0,hysteresis=100%")
+          .tiers;
   TierList list(tiers, 0);
   // Limits of 1 to 5 tokens: 1 1 1, 1 1 2, 1 2 3, 1 2 3, 2 3 4.
   CHECK(list.append().empty());
