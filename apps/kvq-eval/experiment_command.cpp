@@ -86,6 +86,7 @@ void print_remaining(const Remaining& remaining, bool json) {
 }
 
 void run(const Tool& tool, const ExperimentOptions& options, RunContext& context) {
+  open_device(options);
   ExperimentConfig config = read_experiment(options.file);
   if (options.windows > 0) config.windows = options.windows;
   if (options.samples > 0) {
@@ -95,6 +96,7 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   inputs.model = options.model;
   inputs.dtype = options.dtype;
   inputs.bos = options.bos;
+  inputs.device = options.device;
   inputs.cache = options.cache;
   inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text", false);
   inputs.texts = read_texts(options.text, "--text", true);
@@ -146,6 +148,7 @@ Command experiment_command(Tool& tool) {
       tool.app().add_subcommand("experiment", "Calibrates, fits and judges all cells of configs/experiments/NAME.toml");
   command->add_option("file", options->file, "the experiment: a TOML file")->required();
   add_model_options(*command, *options);
+  add_device_option(*command, *options);
   command
       ->add_option("--calibration-text", options->calibration_text,
                    "text to calibrate on, [LABEL=]PATH; repeat for several")

@@ -44,6 +44,7 @@ PlannedCalibration plan_calibration(const CalibrationConfig& config, const Exper
   std::string identity =
       fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
                   inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
+  if (inputs.device != "cpu") identity += fmt::format("device {}\n", inputs.device);
   if (config.query_heads != "joint") identity += fmt::format("query heads {}\n", config.query_heads);
   if (config.forward_only) identity += "gradients none\n";
   if (config.metrics && !config.forward_only) identity += "metrics\n";  // forward-only has them anyway

@@ -27,7 +27,7 @@ struct LabelledText {
 /// What does not come from the configuration.
 struct ExperimentInputs {
   std::filesystem::path model;
-  std::string model_sha256, dtype, bos, cache;
+  std::string model_sha256, dtype, bos, device, cache;
   std::vector<LabelledText> calibration_texts, texts;
 };
 

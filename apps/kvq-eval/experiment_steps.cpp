@@ -34,6 +34,11 @@ std::vector<std::pair<const Recipe*, std::size_t>> missing_quantizers(const Expe
   return list;
 }
 
+void add_model_settings(const ExperimentRun& run, std::vector<std::string>& arguments) {
+  arguments.insert(arguments.end(), {"--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
+  if (run.inputs.device != "cpu") arguments.insert(arguments.end(), {"--device", run.inputs.device});
+}
+
 }  // namespace
 
 std::string ToolCommand::text() const {
@@ -69,7 +74,8 @@ ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& c
     arguments.insert(arguments.end(), {"--text", text.label + "=" + text.path.string()});
   arguments.insert(arguments.end(),
                    {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
-                    std::to_string(config.seed), "--dtype", run.inputs.dtype, "--bos", run.inputs.bos});
+                    std::to_string(config.seed)});
+  add_model_settings(run, arguments);
   if (weights) arguments.emplace_back("--weights");
   if (config.forward_only) arguments.emplace_back("--forward-only");
   if (config.metrics && !config.forward_only && !weights) arguments.emplace_back("--metrics");
@@ -208,8 +214,8 @@ std::vector<RetrievalBatch> retrieval_batches(const ExperimentRun& run) {
 ToolCommand retrieval_command(const ExperimentRun& run, const RetrievalBatch& batch) {
   ToolCommand command{"kvq-eval", retrieval_arguments(run.config.retrievals[batch.caches.front()->question])};
   auto& arguments = command.arguments;
-  arguments.insert(arguments.end(), {"--model", run.inputs.model.string(), "--dtype", run.inputs.dtype, "--bos",
-                                     run.inputs.bos, "--cache", run.inputs.cache});
+  arguments.insert(arguments.end(), {"--model", run.inputs.model.string(), "--cache", run.inputs.cache});
+  add_model_settings(run, arguments);
   for (const PlannedRetrieval* planned : batch.caches) {
     if (planned->quantizer.empty()) {
       arguments.insert(arguments.end(), {"--recipe", short_form(planned->recipe)});
@@ -227,8 +233,9 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   ToolCommand command{"kvq-eval",
                       {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
                        std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows),
-                       "--dtype", run.inputs.dtype, "--bos", run.inputs.bos, "--cache", run.inputs.cache}};
+                       "--cache", run.inputs.cache}};
   auto& arguments = command.arguments;
+  add_model_settings(run, arguments);
   const bool needs_prompt = std::any_of(batch.cells.begin(), batch.cells.end(), [](const PlannedCell* cell) {
     return chooses_at_prompt_end(cell->recipe.eviction.rule);
   });

@@ -72,6 +72,7 @@ ExperimentInputs inputs_of(const SearchOptions& options, const std::vector<Recip
   inputs.model = options.model;
   inputs.dtype = options.dtype;
   inputs.bos = options.bos;
+  inputs.device = options.device;
   inputs.cache = "simulated";
   if (options.calibration_text.empty()) {
     const SplitText parts = split_text(options.text, options.output / "texts");
@@ -128,6 +129,7 @@ std::string choice_text(const SearchGoal& goal, const TriedRecipe& best, std::si
 }
 
 void run(const Tool& tool, const CLI::App& command, const SearchOptions& options, RunContext& context) {
+  open_device(options);
   const SearchGoal goal = goal_of(command, options);
   const std::vector<Recipe> ladder = ladder_of(options);
   ReportFolder folder(options.output, true);  // made anew with every search; what counts are the cells
@@ -196,6 +198,7 @@ Command search_command(Tool& tool) {
   CLI::App* command = tool.app().add_subcommand(
       "search", "Finds the recipe with the fewest bits within a KL divergence, or the least damage within a budget");
   add_model_options(*command, *options);
+  add_device_option(*command, *options);
   command->add_option("--text", options->text, "text to judge on; without --calibration-text, its last fifth")
       ->required();
   command->add_option("--calibration-text", options->calibration_text,

@@ -32,7 +32,8 @@ says "${fisher[@]}" --device cuda --dry-run
 printf 'device = "cuda"\n' >device.toml
 before=$(state)
 says "${fisher[@]}" --config device.toml -o gpu.h5
-for command in "perplexity --text $evaluation_text -o report" "passkey -o report" "tasks --ruler all -o report" "generate --prompt x"; do
+for command in "perplexity --text $evaluation_text -o report" "passkey -o report" "tasks --ruler all -o report" "generate --prompt x" "search --text $evaluation_text --target-kl 1 -o search" \
+  "experiment none.toml --text $evaluation_text -o experiment"; do
   # shellcheck disable=SC2086  # words
   says kvq-eval $command --model "$model" --device cuda
 done
