@@ -135,7 +135,7 @@ TEST_CASE("The metric of keys equals its definition, with grouped heads, few rot
   }
 }
 
-TEST_CASE("The metric of keys is the same with one thread and with three") {
+TEST_CASE("The metric of keys is the same with one thread and with three, but for the rounding of products") {
   at::manual_seed(6);
   RopeParams rope;
   rope.rotary_dim = 32;
@@ -149,7 +149,8 @@ TEST_CASE("The metric of keys is the same with one thread and with three") {
   set_compute_threads(3);
   attention_mass(query, key, table, false, 0, &again);
   CHECK(again == log_sums);
-  CHECK(key_metric(query, key, rope, table, 0, log_sums, tokens) == one);
+  // Some BLAS sum in another order where more threads share a product.
+  check_close(key_metric(query, key, rope, table, 0, log_sums, tokens), one, 1e-6);
   set_compute_threads(1);
 }
 

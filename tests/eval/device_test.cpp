@@ -55,8 +55,10 @@ void check_evaluation(Device where) {
       const bool fp32 = dtype == Dtype::Fp32;
       for (std::size_t row = 0; row < expected.results.size(); ++row) {
         const VariantResult &a = found.results[row], &b = expected.results[row];
+        // Behind the unquantized row a value on the border of two codes may take the other one.
+        const double margin = !fp32 ? 0.03 : row == 0 ? 1e-3 : 0.02;
         for (std::size_t window = 0; window < 2; ++window)
-          CHECK(a.window_nll[window] == Approx(b.window_nll[window]).margin(fp32 ? 1e-3 : 0.03));
+          CHECK(a.window_nll[window] == Approx(b.window_nll[window]).margin(margin));
         CHECK(a.kl_mean == Approx(b.kl_mean).epsilon(fp32 ? 0.02 : 0.5).margin(1e-6));
         CHECK(a.top1 == Approx(b.top1).margin(fp32 ? 0.01 : 0.1));
         CHECK(a.cache_bytes == b.cache_bytes);
