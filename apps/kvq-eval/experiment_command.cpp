@@ -13,8 +13,10 @@
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 #include <kvq/core/plural.h>
+#include <kvq/eval/passkey.h>
 #include <kvq/fit/fit.h>
 #include <kvq/quant/recipe_traits.h>
+#include <kvq/tasks/ruler.h>
 #include <kvq/text/corpus.h>
 
 namespace kvq::apps {
@@ -71,6 +73,19 @@ void check_cells(const ExperimentConfig& config, const ModelConfig& model, const
   }
 }
 
+/// A length that no prompt fits, too.
+void check_questions(const ExperimentConfig& config, const LoadedModel& loaded) {
+  for (const RetrievalConfig& asked : config.retrievals) {
+    const bool chat = asked.prompt == "chat";
+    if (!asked.is_grid())
+      make_ruler_tasks({asked.ruler, asked.lengths, asked.samples, asked.seed, chat}, *loaded.tokenizer,
+                       loaded.prepend_bos);
+    for (const std::int64_t length : asked.lengths) {
+      if (asked.is_grid()) make_passkey_prompt(*loaded.tokenizer, length, 0.5, chat, loaded.prepend_bos, 0);
+    }
+  }
+}
+
 void print_remaining(const Remaining& remaining, bool json) {
   if (json) {
     print_result(nlohmann::ordered_json({{"cells", remaining.cells},
@@ -104,6 +119,7 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
     const LoadedModel loaded = open_model(options, context);  // and closed again: the tools open it themselves
     inputs.model_sha256 = loaded.model->sha256();
     check_cells(config, loaded.model->config(), options.cache);
+    check_questions(config, loaded);
     for (const LabelledText& text : inputs.texts) {  // too short for a window is said now
       const std::vector<TokenStream> stream = {tokenize(*loaded.tokenizer, read_text({text.label, text.path}))};
       sequential_windows(stream, config.seqlen, loaded.prepend_bos, loaded.bos(), 1);

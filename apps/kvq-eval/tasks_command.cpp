@@ -50,34 +50,6 @@ void check_source(const CLI::App& command) {
   }
 }
 
-std::vector<RulerTask> chosen_kinds(const std::vector<std::string>& names) {
-  const std::vector<std::string>& known = ruler_names();
-  std::vector<RulerTask> kinds;
-  for (const std::string& name : names == std::vector<std::string>{"all"} ? known : names) {
-    const auto kind = static_cast<RulerTask>(std::find(known.begin(), known.end(), name) - known.begin());
-    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
-      fail(ErrorKind::Usage, fmt::format("--ruler names {} twice", name));
-    kinds.push_back(kind);
-  }
-  return kinds;
-}
-
-std::vector<Task> ruler_tasks(const TasksCommandOptions& options, const Inputs& inputs) {
-  std::vector<Task> tasks;
-  for (const RulerTask kind : chosen_kinds(options.ruler)) {
-    for (const std::int64_t length : options.lengths) {
-      for (int sample = 0; sample < options.samples; ++sample) {
-        // Every task has a seed of its own, which does not depend on what else is asked for.
-        const std::uint64_t seed =
-            options.seed * 1'000'003 + static_cast<std::uint64_t>(kind) * 100'003 + static_cast<std::uint64_t>(sample);
-        tasks.push_back(
-            make_ruler_task(kind, *inputs.tokenizer, length, options.prompt == "chat", inputs.prepend_bos, seed));
-      }
-    }
-  }
-  return tasks;
-}
-
 std::vector<Task> file_tasks(const TasksCommandOptions& options) {
   TaskFileOptions file{options.form, options.lead, std::nullopt, options.new_tokens};
   if (!options.metric.empty()) file.metric = find_metric(options.metric);
@@ -107,7 +79,10 @@ void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& o
   if (!options.output.empty() && !tool.common().dry_run)
     folder = std::make_unique<ReportFolder>(options.output, tool.common().force);
   const Inputs inputs = load_inputs(options.inputs, context);
-  if (options.file.empty()) tasks = ruler_tasks(options, inputs);
+  if (options.file.empty()) {
+    const RulerOptions ruler{options.ruler, options.lengths, options.samples, options.seed, options.prompt == "chat"};
+    tasks = make_ruler_tasks(ruler, *inputs.tokenizer, inputs.prepend_bos);
+  }
 
   const std::vector<GenerationJob> jobs = jobs_of(tasks, options, inputs);
   std::vector<std::int64_t> lengths;

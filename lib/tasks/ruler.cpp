@@ -5,6 +5,7 @@
 #include <functional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
@@ -188,6 +189,21 @@ Task build(RulerTask kind, std::int64_t units, std::int64_t length, std::uint64_
   return {};
 }
 
+std::vector<RulerTask> chosen_kinds(const std::vector<std::string>& names) {
+  const std::vector<std::string>& known = ruler_names();
+  std::vector<RulerTask> kinds;
+  for (const std::string& name : names == std::vector<std::string>{"all"} ? known : names) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    if (found == known.end())
+      fail(ErrorKind::Usage, fmt::format("--ruler {}: unknown; known: all, {}", name, fmt::join(known, ", ")));
+    const auto kind = static_cast<RulerTask>(found - known.begin());
+    if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end())
+      fail(ErrorKind::Usage, fmt::format("--ruler names {} twice", name));
+    kinds.push_back(kind);
+  }
+  return kinds;
+}
+
 }  // namespace
 
 const std::vector<std::string>& ruler_names() {
@@ -220,6 +236,20 @@ Task make_ruler_task(RulerTask kind, const Tokenizer& tokenizer, std::int64_t le
   task.kind = name;
   task.length = length;
   return task;
+}
+
+std::vector<Task> make_ruler_tasks(const RulerOptions& options, const Tokenizer& tokenizer, bool prepend_bos) {
+  std::vector<Task> tasks;
+  for (const RulerTask kind : chosen_kinds(options.names)) {
+    for (const std::int64_t length : options.lengths) {
+      for (std::int64_t sample = 0; sample < options.samples; ++sample) {
+        const std::uint64_t seed =
+            options.seed * 1'000'003 + static_cast<std::uint64_t>(kind) * 100'003 + static_cast<std::uint64_t>(sample);
+        tasks.push_back(make_ruler_task(kind, tokenizer, length, options.chat, prepend_bos, seed));
+      }
+    }
+  }
+  return tasks;
 }
 
 }  // namespace kvq

@@ -29,4 +29,16 @@ const std::vector<std::string>& ruler_names();
 Task make_ruler_task(RulerTask kind, const Tokenizer& tokenizer, std::int64_t length, bool chat, bool prepend_bos,
                      std::uint64_t seed);
 
+struct RulerOptions {
+  std::vector<std::string> names;  ///< or "all"
+  std::vector<std::int64_t> lengths;
+  std::int64_t samples = 10;  ///< of each kind and length
+  std::uint64_t seed = 0;
+  bool chat = false;
+};
+
+/// All tasks, by kind, length and sample; each has a seed of its own, which does not depend on what else is asked for.
+/// Throws Usage for a name that is unknown or there twice, and as make_ruler_task().
+std::vector<Task> make_ruler_tasks(const RulerOptions& options, const Tokenizer& tokenizer, bool prepend_bos);
+
 }  // namespace kvq

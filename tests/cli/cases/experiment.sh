@@ -110,6 +110,10 @@ bad "holds 'most'; known: few, more" 's/\["more"\]/["most"]/'
 bad "the model has layers 0 to" 's/"each"/"0,77"/'
 bad "which no cell makes" 's/better = "nuq3-1%/better = "nuq4-1%/'
 bad "'title' is missing" '/^title/d'
+# Questions that no prompt of that length holds are refused before anything is calibrated.
+ask() { printf '%b' "$2" | cat small.toml - >asks.toml; refused "$1" kvq-eval experiment asks.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z; }
+ask "--lengths 300: the shortest prompt of common-words" '[ruler]\ntasks = ["niah-single", "common-words"]\nlengths = [1500, 300]\n'
+ask "--lengths 9" '[passkey]\nlengths = [900, 9]\n'
 refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --text "$evaluation_text" -o z
 # What a calibration cannot give is said before it is made; caches that only evict need none.
 printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[calibration]]' 'samples = 2' 'seqlen = 64' 'query-heads = "max"' \
