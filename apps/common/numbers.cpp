@@ -1,9 +1,12 @@
 #include "common/numbers.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
+
+#include <kvq/core/error.h>
 
 namespace kvq::apps {
 
@@ -43,6 +46,12 @@ CLI::Validator real_number(double low, double high, const std::string& what, boo
                            high);
       },
       "X");
+}
+
+void refuse_repeats(const std::string& flag, std::vector<std::int64_t> values) {
+  std::sort(values.begin(), values.end());
+  const auto twice = std::adjacent_find(values.begin(), values.end());
+  if (twice != values.end()) fail(ErrorKind::Usage, fmt::format("{}: {} is given twice", flag, *twice));
 }
 
 }  // namespace kvq::apps

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/cli_forward.h"
 
@@ -14,5 +15,8 @@ CLI::Validator whole_number(std::int64_t low, std::uint64_t high);
 
 /// A finite number of at least `low` and at most (or, if `below`, less than) `high`. `what` names it in the message.
 CLI::Validator real_number(double low, double high, const std::string& what = "a number", bool below = false);
+
+/// Throws Usage, naming `flag`, where a value is given twice: it would be counted twice.
+void refuse_repeats(const std::string& flag, std::vector<std::int64_t> values);
 
 }  // namespace kvq::apps

@@ -15,6 +15,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/config_file.h"
+#include "common/message.h"
 #include "common/numbers.h"
 #include "common/paths.h"
 #include "common/settings.h"
@@ -169,7 +170,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
       work(context);
     } catch (const Error& error) {
       code = exit_code(error.kind());
-      message = error.what();
+      message = printable_message(error.what());
     } catch (const std::bad_alloc&) {
       code = 1;
       message = "out of memory";
@@ -189,7 +190,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     terminal.progress().end();
     if (code != 0) terminal.error(message);
   } catch (const Error& error) {  // a path is wrong, or the log file cannot be opened
-    std::cerr << fmt::format("{}: {}\n", self.name, error.what());
+    std::cerr << fmt::format("{}: {}\n", self.name, printable_message(error.what()));
     return exit_code(error.kind());
   }
   return code;

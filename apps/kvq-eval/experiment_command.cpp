@@ -1,3 +1,5 @@
+#include <map>
+
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -9,10 +11,12 @@
 #include "kvq-eval/parts.h"
 #include "kvq-eval/report_folder.h"
 
+#include <kvq/cache/cuda_plugin.h>
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
 #include <kvq/core/plural.h>
+#include <kvq/core/rng.h>
 #include <kvq/eval/passkey.h>
 #include <kvq/fit/fit.h>
 #include <kvq/quant/recipe_traits.h>
@@ -86,6 +90,29 @@ void check_questions(const ExperimentConfig& config, const LoadedModel& loaded) 
   }
 }
 
+/// Texts that are too short for a window, or for the sequences of a calibration.
+void check_texts(const ExperimentConfig& config, const ExperimentInputs& inputs, const ExperimentPlan& plan,
+                 const LoadedModel& loaded) {
+  const auto stream = [&](const LabelledText& text) {
+    return tokenize(*loaded.tokenizer, read_text({text.label, text.path}));
+  };
+  for (const LabelledText& text : inputs.texts)
+    sequential_windows({stream(text)}, config.seqlen, loaded.prepend_bos, loaded.bos(), 1);
+  std::map<std::string, TokenStream> known;  // by path
+  for (const PlannedCalibration& calibration : plan.calibrations) {
+    std::vector<TokenStream> streams;
+    for (const LabelledText& text : calibration.texts) {
+      const auto [found, added] = known.try_emplace(text.path.string());
+      if (added) found->second = stream(text);
+      streams.push_back(found->second);
+    }
+    if (streams.empty()) continue;
+    Rng rng(calibration.config.seed);
+    sampled_windows(streams, calibration.config.seqlen, loaded.prepend_bos, loaded.bos(), calibration.config.samples,
+                    rng);
+  }
+}
+
 void print_remaining(const Remaining& remaining, bool json) {
   if (json) {
     print_result(nlohmann::ordered_json({{"cells", remaining.cells},
@@ -102,6 +129,7 @@ void print_remaining(const Remaining& remaining, bool json) {
 
 void run(const Tool& tool, const ExperimentOptions& options, RunContext& context) {
   open_device(options);
+  if (options.cache == "cuda") require_cuda_cache();
   ExperimentConfig config = read_experiment(options.file);
   if (options.windows > 0) config.windows = options.windows;
   if (options.samples > 0) {
@@ -115,18 +143,15 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   inputs.cache = options.cache;
   inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text", false);
   inputs.texts = read_texts(options.text, "--text", true);
+  ExperimentPlan plan;
   {
     const LoadedModel loaded = open_model(options, context);  // and closed again: the tools open it themselves
     inputs.model_sha256 = loaded.model->sha256();
     check_cells(config, loaded.model->config(), options.cache);
     check_questions(config, loaded);
-    for (const LabelledText& text : inputs.texts) {  // too short for a window is said now
-      const std::vector<TokenStream> stream = {tokenize(*loaded.tokenizer, read_text({text.label, text.path}))};
-      sequential_windows(stream, config.seqlen, loaded.prepend_bos, loaded.bos(), 1);
-    }
+    plan = plan_experiment(config, inputs, options.output);
+    check_texts(config, inputs, plan, loaded);
   }
-
-  const ExperimentPlan plan = plan_experiment(config, inputs, options.output);
   const ExperimentRun experiment{
       config, inputs, plan, options.output, tool.common().quiet, options.discard_calibrations};
   if (tool.common().dry_run) return print_remaining(remaining_steps(experiment), tool.common().json);

@@ -117,6 +117,7 @@ std::vector<RetrievalConfig> read_retrievals(const TomlTable& experiment) {
       retrieval.trials = whole(*table, "trials", retrieval.trials, 1, 1000);
     }
     retrieval.lengths = table->integers("lengths").value_or(retrieval.lengths);
+    refuse_repeats(fmt::format("'{}.lengths'", name), retrieval.lengths);
     for (const std::int64_t length : retrieval.lengths) {
       if (length < 1 || length > 1 << 24)
         table->refuse("lengths", fmt::format("holds {}; 1 to {} are possible", length, 1 << 24));

@@ -65,6 +65,7 @@ std::vector<PlannedRetrieval> plan_retrievals(const ExperimentConfig& config, co
         const PlannedCalibration& calibration = plan.calibrations[index];
         if (!cell.uses(calibration.config.name)) continue;
         for (const Recipe& recipe : cell.recipes) {
+          if (recipe.is_oracle()) continue;  // no caches
           PlannedRetrieval planned{question, recipe, index, {}, {}};
           if (recipe.quantized) planned.quantizer = folder / "quantizers" / calibration.key / (slug(recipe) + ".h5");
           planned.result = folder / "cells" /

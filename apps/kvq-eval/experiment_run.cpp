@@ -196,9 +196,30 @@ Remaining remaining_steps(const ExperimentRun& run) {
   return remaining;
 }
 
+namespace {
+
+/// The parts of an experiment's folder. Those that stay empty go away again.
+class Folders {
+ public:
+  explicit Folders(const fs::path& experiment) : experiment_(experiment) {
+    for (const char* name : kNames) fs::create_directories(experiment_ / name);
+  }
+  ~Folders() {
+    std::error_code ignored;
+    for (const char* name : kNames) fs::remove(experiment_ / name, ignored);  // removes empty folders only
+  }
+  Folders(const Folders&) = delete;
+  Folders& operator=(const Folders&) = delete;
+
+ private:
+  static constexpr const char* kNames[] = {"calibrations", "thresholds", "quantizers", "weights", "cells", "runs"};
+  fs::path experiment_;
+};
+
+}  // namespace
+
 ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
-  for (const char* name : {"calibrations", "thresholds", "quantizers", "weights", "cells", "runs"})
-    fs::create_directories(run.folder / name);
+  const Folders folders(run.folder);
   make_quantizers(run, context);
   make_weights(run, context);
   for (const PlannedCalibration& calibration : run.plan.calibrations) {

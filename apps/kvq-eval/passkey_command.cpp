@@ -40,6 +40,7 @@ std::vector<double> spread_depths(int count) {
 }
 
 void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& context) {
+  refuse_repeats("--lengths", options.lengths);
   open_device(options.inputs);
   std::unique_ptr<ReportFolder> folder;
   if (!options.output.empty() && !tool.common().dry_run)

@@ -114,6 +114,7 @@ void run(const Tool& tool, const PlanOptions& options) {
   const std::vector<Planned> rows = rows_of(options, shape);
 
   Table table{{"cache", "bits"}, {}};
+  refuse_repeats("--lengths", options.lengths);
   for (const std::int64_t length : options.lengths) {
     table.header.push_back(fmt::format("counted at {}", length));
     table.header.push_back(fmt::format("bytes at {}", length));

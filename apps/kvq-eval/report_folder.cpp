@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/run_folder.h>
 #include <kvq/report/csv.h>
 
 namespace kvq::apps {
@@ -22,6 +23,9 @@ ReportFolder::ReportFolder(fs::path folder, bool force) : folder_(std::move(fold
     if (!made_)
       fail(ErrorKind::Usage, fmt::format("output '{}' cannot be created: {}", folder_.string(), error.message()));
   }
+  // A run that was killed between its reports and the end of its journal: the same run may write them again, and
+  // another one is refused by the journal.
+  if (fs::exists(journal(), error) && !RunFolder::is_left_over(journal())) force_ = true;
   for (const char* name : {"report.json", "report.md", "report.html", "report.csv"}) AtomicFile(folder_ / name, force_);
 }
 

@@ -72,6 +72,7 @@ std::vector<GenerationJob> jobs_of(const std::vector<Task>& tasks, const TasksCo
 
 void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& options, RunContext& context) {
   check_source(command);
+  refuse_repeats("--lengths", options.lengths);
   open_device(options.inputs);
   std::vector<Task> tasks;
   if (!options.file.empty()) tasks = file_tasks(options);  // before a large model is opened

@@ -26,7 +26,7 @@ struct CalibrationReader::Impl {
 
   std::vector<float> scaled(int index, const std::string& name) const {
     const h5::Group group = layer(index);
-    const auto scale = static_cast<float>(group.number_on(name, "scale"));
+    const float scale = schema::read_scale(group, name);
     const std::vector<std::uint16_t> halves = group.read_halves(name, tensor);
     std::vector<float> values(halves.size());
     // Inf and NaN have all exponent bits set; OR-ing a whole run keeps the common case free of branches.
@@ -41,11 +41,6 @@ struct CalibrationReader::Impl {
 };
 
 namespace {
-
-void check_scale(const h5::Group& group, const std::string& name) {
-  const double scale = group.number_on(name, "scale");
-  if (!(scale > 0)) group.damaged(name, fmt::format("has scale {}, a positive number is needed", scale));
-}
 
 /// 0 or 1, or absent.
 bool flag(const h5::Group& root, const std::string& name, bool usual) {
@@ -78,7 +73,7 @@ CalibrationReader::CalibrationReader(const std::filesystem::path& path) : impl_(
     for (const char* name : {"key", "value", "key_grad", "value_grad"}) {
       if (!impl_->header.gradients && std::string_view(name).ends_with("_grad")) continue;
       group.require(name, h5::Type::F16, impl_->tensor);
-      check_scale(group, name);
+      schema::read_scale(group, name);
     }
     group.require("query_moment", h5::Type::F64, impl_->moment);
     group.require("attention_mass", h5::Type::F32, impl_->mass);

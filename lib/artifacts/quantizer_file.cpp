@@ -1,6 +1,7 @@
 #include <kvq/artifacts/quantizer_file.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -139,6 +140,15 @@ QuantizerFile read_quantizer(const std::filesystem::path& path) {
     check_shape(quantizer.recipe, quantizer.shape.kv_heads, quantizer.shape.head_dim);
   } catch (const Error& error) {
     root.damaged("recipe_toml", fmt::format("attribute does not go with the file's shape: {}", error.what()));
+  }
+  // For readers that do not count for themselves, as we do.
+  const auto counted = [&](const char* name, double told) {
+    if (!(told >= 0 && std::isfinite(told))) root.damaged(name, fmt::format("attribute is {}, no count", told));
+  };
+  counted("bits_nominal", root.number("bits_nominal"));
+  if (!quantizer.recipe.is_oracle()) {
+    counted("bits_counted_32k", root.number("bits_counted_32k"));
+    counted("table_bytes", static_cast<double>(root.integer("table_bytes")));
   }
   file.fingerprints = root.read_words("fingerprints", {h5::kAnyOrNone});
   if (!std::is_sorted(file.fingerprints.begin(), file.fingerprints.end()))

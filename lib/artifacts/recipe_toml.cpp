@@ -139,6 +139,9 @@ void read_count(const TomlTable& table, const std::string& key, int& value) {
 void read_share(const TomlTable& table, SideRecipe& side) {
   const std::optional<std::string> word = table.text("share");
   const std::optional<int> channels = word ? parse_count(*word) : std::nullopt;
+  if (word && !channels && !find_word(kShareWords, *word)) {
+    table.refuse("share", fmt::format("is '{}'; known: {}, or a number of channels", *word, list_words(kShareWords)));
+  }
   if (!channels) return read_word(table, "share", kShareWords, side.share);
   side.share = Share::Channels;
   side.share_channels = *channels;
@@ -277,6 +280,8 @@ TierRecipe tiers_from_toml(const TomlTable& table) {
   if (!table.integer("lo")) table.refuse("lo", "is missing: bits of the last tier, 1 to 8");
   read_count(table, "lo", tiers.low);
   read_count(table, "mid", tiers.mid);
+  if (tiers.low == 0) table.refuse("lo", "is 0; 1 to 8 bits are possible");
+  if (tiers.mid == 0 && table.integer("mid")) table.refuse("mid", "is 0; 1 to 8 bits are possible, or no mid at all");
   read_word(table, "per", kTierListWords, tiers.per_head);
   tiers.high_share = table.number("hi-share").value_or(tiers.high_share);
   tiers.mid_share = table.number("mid-share").value_or(tiers.mid_share);
@@ -285,7 +290,6 @@ TierRecipe tiers_from_toml(const TomlTable& table) {
   tiers.decay = table.number("decay").value_or(tiers.decay);
   tiers.hysteresis = table.number("hysteresis");
   table.reject_unknown();
-  if (!tiers.any()) table.refuse("lo", "is 0; 1 to 8 bits are possible");
   return tiers;
 }
 

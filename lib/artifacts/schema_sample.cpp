@@ -1,4 +1,6 @@
 // The part of a file that tells which tokens it was made from, and the sizes of a model's blocks.
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include <kvq/artifacts/internal/schema.h>
@@ -48,6 +50,15 @@ CalibrationHeader read_sample(const h5::Group& root, const std::string& schema) 
   header.loss = root.read_doubles("loss", {tokens[0]});
   require_finite(root, "loss", {tokens[0]}, header.loss);
   return header;
+}
+
+float read_scale(const h5::Group& group, const std::string& name) {
+  const double scale = group.number_on(name, "scale");
+  int exponent = 0;
+  // The largest fp16 number stays finite.
+  if (!(std::frexp(scale, &exponent) == 0.5 && exponent > -149 && exponent <= 112))
+    group.damaged(name, fmt::format("has scale {}, a power of two is needed", scale));
+  return static_cast<float>(scale);
 }
 
 void write_block_sizes(const h5::Group& root, const BlockShape& shape) {

@@ -13,6 +13,8 @@ namespace kvq {
 
 namespace {
 
+constexpr double kMostBlockBytes = 1 << 30;  // a block is a page of tokens
+
 bool has_codecs(const SideQuantizer& side) { return side.recipe.codebook == CodebookKind::Vector; }
 
 }  // namespace
@@ -55,7 +57,7 @@ void read_codec_tables(const h5::Group& group, SideQuantizer& side) {
   }
   if (!has_varying_blocks(side.recipe.vector)) return;
   side.block_bytes = group.number("block_bytes");
-  if (!std::isfinite(side.block_bytes) || side.block_bytes < 0)
+  if (!(side.block_bytes >= 0 && side.block_bytes < kMostBlockBytes))
     group.damaged("block_bytes", fmt::format("attribute is {}, a number of bytes is needed", side.block_bytes));
 }
 

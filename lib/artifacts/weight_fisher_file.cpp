@@ -87,8 +87,7 @@ WeightFisherReader::WeightFisherReader(const std::filesystem::path& path) : impl
     for (const BlockMatrix matrix : kBlockMatrices) {
       const char* name = block_matrix_name(matrix);
       group.require(name, h5::Type::F16, matrix_shape(impl_->shape, matrix));
-      if (const double scale = group.number_on(name, "scale"); !(scale > 0))
-        group.damaged(name, fmt::format("has scale {}, a positive number is needed", scale));
+      schema::read_scale(group, name);
     }
   }
 }
@@ -102,7 +101,7 @@ std::vector<float> WeightFisherReader::roots(int layer, BlockMatrix matrix) cons
   const h5::Group group = impl_->layer(layer);
   const char* name = block_matrix_name(matrix);
   const h5::Shape shape = matrix_shape(impl_->shape, matrix);
-  const auto scale = static_cast<float>(group.number_on(name, "scale"));
+  const float scale = schema::read_scale(group, name);
   const std::vector<std::uint16_t> halves = group.read_halves(name, shape);
   std::vector<float> roots(halves.size());
   for (std::size_t index = 0; index < halves.size(); ++index) {

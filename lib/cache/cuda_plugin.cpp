@@ -46,4 +46,6 @@ std::unique_ptr<KvCache> make_cuda_cache(const std::shared_ptr<const Quantizer>&
   return std::unique_ptr<KvCache>(factory(quantizer));
 }
 
+void require_cuda_cache() { make_cuda_cache(nullptr); }
+
 }  // namespace kvq

@@ -34,7 +34,9 @@ AtomicFile::AtomicFile(fs::path target, bool force) : target_(std::move(target))
   const fs::path folder = folder_of(target_);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    fail(ErrorKind::Usage, fmt::format("output '{}': folder '{}' does not exist", target_.string(), folder.string()));
+    fail(ErrorKind::Usage,
+         fmt::format("output '{}': {}'{}' {}", target_.string(), fs::exists(folder, error) ? "" : "folder ",
+                     folder.string(), fs::exists(folder, error) ? "is no folder" : "does not exist"));
   }
   if (fs::is_directory(target_, error)) {
     fail(ErrorKind::Usage, fmt::format("output '{}' is a folder; a file name is needed", target_.string()));

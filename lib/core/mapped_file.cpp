@@ -17,7 +17,7 @@
 namespace kvq {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
   if (fd < 0) fail(ErrorKind::Input, fmt::format("{}: {}", path.string(), std::strerror(errno)));
   struct stat status {};
   const bool ok = ::fstat(fd, &status) == 0;

@@ -233,5 +233,6 @@ std::int64_t CudaCache::bytes() const {
 }  // namespace kvq
 
 extern "C" kvq::KvCache* kvq_make_cuda_cache(const std::shared_ptr<const kvq::Quantizer>& quantizer) {
-  return new kvq::CudaCache(quantizer);
+  kvq::check_device();
+  return quantizer ? new kvq::CudaCache(quantizer) : nullptr;
 }

@@ -177,7 +177,7 @@ void check_row(const Object& object, const VariantResult& row) {
   if (row.window_nll.empty()) return;
   if (!agree(row.nll, mean(row.window_nll))) object.wrong("nll", "the mean of 'window_nll'");
   if (!agree(row.kl_mean, mean(row.window_kl))) object.wrong("kl_mean", "the mean of 'window_kl'");
-  if (!agree(std::log(row.ppl), row.nll)) object.wrong("ppl", "e to the power of 'nll'");
+  if (row.ppl < 0 || !agree(std::log(row.ppl), row.nll)) object.wrong("ppl", "e to the power of 'nll'");
 }
 
 VariantResult read_row(const Object& object, std::int64_t windows, std::size_t intervals) {

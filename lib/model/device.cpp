@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,6 +21,15 @@ namespace {
 /// The first lines of libtorch's messages say what is wrong; a stack of calls follows.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+/// Forwards and backwards: libtorch takes gradients in a thread of its own, whose first product of matrices would warn
+/// if nothing had been done on the GPU in it before.
+bool computes(c10::Device device) {
+  const c10::AutoGradMode with_grad(true);
+  const at::Tensor three = at::ones({1}, at::TensorOptions().device(device)).mul(3).set_requires_grad(true);
+  three.mul(three).backward();
+  return three.grad().item<float>() == 6.0f;
+}
+
 void open_cuda() {
   open_cuda_library();
   at::Context& context = at::globalContext();
@@ -27,8 +37,7 @@ void open_cuda() {
   // bf16 products are summed in fp32 to the end, as on the CPU.
   context.setAllowBF16ReductionCuBLAS(false);
   try {
-    const at::Tensor two = at::ones({1}, at::TensorOptions().device(at::kCUDA)).add(1);
-    KVQ_ASSERT(two.item<float>() == 2.0f);
+    KVQ_ASSERT(computes(at::kCUDA));
   } catch (const c10::Error& error) {
     fail(ErrorKind::Device, fmt::format("--device cuda: the GPU does not compute: {}", first_line(error.what())));
   }

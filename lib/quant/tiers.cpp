@@ -12,6 +12,7 @@ namespace kvq {
 namespace {
 
 constexpr int kMostNewest = 1 << 20;
+constexpr double kLeastDecay = 1e-6;   ///< less forgets everything but the last query, as this does
 constexpr double kHairOfShare = 1e-9;  ///< 0.07 · 100 = 7.000000000000001 means 7
 
 [[noreturn]] void wrong_tiers(const std::string& message) {
@@ -66,8 +67,8 @@ void validate_tiers(const TierRecipe& tiers, int high) {
         fmt::format("mid={} must lie between lo={} and the {} bits of the first tier", tiers.mid, tiers.low, high));
   }
   validate_shares(tiers);
-  if (!(tiers.decay > 0.0 && tiers.decay <= 1.0))
-    wrong_tiers(fmt::format("decay {:g}; above 0 and up to 1 (none) is possible", tiers.decay));
+  if (!(tiers.decay >= kLeastDecay && tiers.decay <= 1.0))
+    wrong_tiers(fmt::format("decay {:g}; {:g} to 1 (none) is possible", tiers.decay, kLeastDecay));
   if (tiers.hysteresis && !(*tiers.hysteresis >= 0.0 && *tiers.hysteresis <= 100.0))
     wrong_tiers(fmt::format("hysteresis {:g} %; 0 % to 10000 % are possible", 100 * *tiers.hysteresis));
   if (tiers.by == TierWeights::Past) {

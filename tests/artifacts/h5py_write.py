@@ -81,6 +81,9 @@ def quantizer(file):
     file.attrs["recipe"] = "nuq2:qnorm"
     side = 'codebook = "nuq"\nbits = 2\nqnorm = true\n'
     file.attrs["recipe_toml"] = f"sinks = 1\n[key]\n{side}[value]\n{side}"
+    file.attrs["bits_nominal"] = 2.0
+    file.attrs["bits_counted_32k"] = 2.25
+    file.attrs["table_bytes"] = 1000
     file["fingerprints"] = numpy.array([5, 2**63], "<u8")
     for layer in range(LAYERS):
         for name in ("key", "value"):

@@ -100,7 +100,7 @@ TEST_CASE("Tiers that cannot be are refused by name") {
   refused("adaptive:mid=3,hi-share=60%,mid-share=40%", "come to 100 %: nothing is left");
   refused("adaptive:keep=20%", "keep 20 %; more than the 25 %");
   refused("adaptive:keep=101%", "keep 101 %");
-  refused("adaptive:decay=0", "decay 0; above 0");
+  refused("adaptive:decay=0", "decay 0; 1e-06 to 1");
   refused("adaptive:decay=1.5", "decay 1.5");
   refused("adaptive:decay=x", "decay takes a number");
   refused("adaptive:newest=0", "newest 0; 1 to");

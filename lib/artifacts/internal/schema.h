@@ -42,6 +42,8 @@ void require_finite(const h5::Group& group, const std::string& name, const h5::S
                     std::span<const float> data);
 void require_finite(const h5::Group& group, const std::string& name, const h5::Shape& shape,
                     std::span<const double> data);
+/// Attribute `scale` of a dataset of fp16: a power of two by which they can be multiplied. Throws Format.
+float read_scale(const h5::Group& group, const std::string& name);
 /// Throws Format where lower > upper.
 void require_ordered(const h5::Group& group, const std::string& lower, const std::string& upper, const h5::Shape& shape,
                      std::span<const float> low, std::span<const float> high);

@@ -50,3 +50,16 @@ for data in datasets(file):
         data[...] = data[...][..., ::-1]; break
 else: sys.exit("no centroids")'
 refused bad.h5 kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer bad.h5
+# Numbers beside datasets.
+for number in 'file["layers/00/key"].attrs["scale"] = 1e300' 'file["layers/00/key"].attrs["scale"] = 1.5' 'file["layers/00/value_grad"].attrs["scale"] = -2.0'; do
+  change "$calib" bad.h5 "$number"
+  refused "a power of two is needed" kvq-threshold --calib bad.h5 --outliers 0.01 -o out.h5
+done
+for number in 'file.attrs["bits_nominal"] = numpy.nan' 'file.attrs["bits_counted_32k"] = -1.0' 'file.attrs["table_bytes"] = -1' 'del file.attrs["table_bytes"]'; do
+  change "$quantizer" bad.h5 "$number"
+  refused bad.h5 kvq-eval inspect bad.h5
+done
+# What a file holds is quoted on one line, without what a terminal would obey, and not at any length.
+change "$quantizer" bad.h5 'file.attrs["kvq_schema"] = "a\nb\x1b[31m" + 60000 * "c"'
+refused 'a\nb\x1b[31m' kvq-eval inspect bad.h5
+[[ $(wc -l <"$err") == 1 && $(wc -c <"$err") -lt 4000 && $(cat "$err") != *$'\x1b'* ]] || problem "a message of $(wc -c <"$err") bytes"

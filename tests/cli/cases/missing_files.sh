@@ -24,3 +24,12 @@ refused "$thresholds" kvq-fit --calib "$thresholds" --recipe int4 -o out.h5
 refused "$calib" kvq-fit --calib "$calib" --thresholds "$calib" --recipe nuq3-1% -o out.h5
 refused none.toml kvq-threshold --config none.toml
 refused folder kvq-threshold --config folder
+# Pipes in a model's folder are refused, not waited for.
+for name in config.json tokenizer.json tokenizer_config.json model.safetensors; do
+  rm -rf piped
+  cp -r "$tiny/gqa-untied/hf" piped
+  chmod -R u+w piped
+  rm -f "piped/$name"
+  mkfifo "piped/$name"
+  refused "$name: is not a regular file" timeout 20 kvq-eval perplexity --model piped --text "$evaluation_text" --seqlen 64
+done
