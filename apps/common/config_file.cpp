@@ -32,6 +32,23 @@ std::string argument(const std::string& file, const std::string& key, const toml
   refuse(file, node.source(), fmt::format("'{}' must be a string, number, true, false, or an array of these", key));
 }
 
+/// CLI11 would read 64.0 as 64, and take any number for a flag.
+void check_type(const std::string& file, const CLI::Option& option, const std::string& key, const toml::node& node) {
+  if (option.get_items_expected_max() == 0) {
+    const auto* times = node.as_integer();
+    const bool counted = key == "verbose" && times && times->get() >= 0 && times->get() <= 2;
+    if (!node.is_boolean() && !counted)
+      refuse(file, node.source(),
+             fmt::format("'{}' must be true or false{}", key, key == "verbose" ? ", or 0, 1 or 2" : ""));
+    return;
+  }
+  const std::string type = option.get_type_name();
+  const bool whole = type.starts_with("INT") || type.starts_with("UINT");
+  if (node.is_boolean()) refuse(file, node.source(), fmt::format("'{}' must be a value, not true or false", key));
+  if (whole && node.is_floating_point())
+    refuse(file, node.source(), fmt::format("'{}' must be a whole number, written without a point", key));
+}
+
 struct Reader {
   const std::string& file;
   std::vector<CLI::ConfigItem> items;
@@ -50,9 +67,13 @@ struct Reader {
       if (option->get_expected_max() <= 1 && option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw) {
         refuse(file, node.source(), fmt::format("'{}' takes one value, not an array", key));
       }
-      for (const toml::node& element : *array) item.inputs.push_back(argument(file, key, element));
+      for (const toml::node& element : *array) {
+        check_type(file, *option, key, element);
+        item.inputs.push_back(argument(file, key, element));
+      }
       if (item.inputs.empty()) refuse(file, node.source(), fmt::format("'{}' is an empty array", key));
     } else {
+      check_type(file, *option, key, node);
       item.inputs.push_back(argument(file, key, node));
     }
     items.push_back(std::move(item));

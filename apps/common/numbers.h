@@ -3,6 +3,7 @@
 // and let NaN through.
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,12 @@ CLI::Validator whole_number(std::int64_t low, std::uint64_t high);
 /// A finite number of at least `low` and at most (or, if `below`, less than) `high`. `what` names it in the message.
 CLI::Validator real_number(double low, double high, const std::string& what = "a number", bool below = false);
 
+/// Bytes with or without a unit, "80GB", "1.5 GB" (10^9), "24GiB" (2^30); turns it into the number of bytes.
+CLI::Validator byte_size();
+
 /// Throws Usage, naming `flag`, where a value is given twice: it would be counted twice.
 void refuse_repeats(const std::string& flag, std::vector<std::int64_t> values);
+/// The same of files, under whatever names.
+void refuse_repeats(const std::string& flag, const std::vector<std::filesystem::path>& files);
 
 }  // namespace kvq::apps

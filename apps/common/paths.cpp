@@ -86,6 +86,12 @@ void check_output(const std::string& option, const fs::path& output, const std::
 void check_log_file(const fs::path& file, const std::vector<NamedPath>& inputs) {
   check_output("--log-file", file, inputs);
   std::error_code error;
+  // It would be made, in silence; other outputs are refused.
+  if (const fs::path folder = file.has_parent_path() ? file.parent_path() : "."; !fs::is_directory(folder, error)) {
+    fail(ErrorKind::Usage,
+         fmt::format("--log-file '{}': {}'{}' {}", file.string(), fs::exists(folder, error) ? "" : "folder ",
+                     folder.string(), fs::exists(folder, error) ? "is no folder" : "does not exist"));
+  }
   if (fs::is_fifo(file, error)) {  // opening one that nobody reads would wait for ever
     const int descriptor = open(file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
     if (descriptor < 0)

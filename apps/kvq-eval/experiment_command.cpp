@@ -7,6 +7,7 @@
 #include "common/loaded_model.h"
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
+#include "kvq-eval/experiment_kept.h"
 #include "kvq-eval/experiment_run.h"
 #include "kvq-eval/parts.h"
 #include "kvq-eval/report_folder.h"
@@ -59,6 +60,7 @@ void check_cells(const ExperimentConfig& config, const ModelConfig& model, const
   for (const CellConfig& cell : config.cells) {
     check_layer_list(cell.only_layers, model.kv.layers);
     for (const Recipe& recipe : cell.recipes) {
+      check_local_layers(recipe, model.rope);
       if (recipe.quantized) check_shape(recipe, model.kv.kv_heads, model.kv.head_dim);
       for (const CalibrationConfig& calibration : config.calibrations) {
         if (recipe.quantized && cell.uses(calibration.name))
@@ -164,6 +166,7 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   }
   // The report is made anew whenever a cell was: what counts are the cells, which are never replaced.
   ReportFolder folder(options.output, true);
+  const ExperimentLock lock(options.output);
   ReportDocument document = run_experiment(experiment, context);
   document.max_kl = options.max_kl;
   document.commands.insert(document.commands.begin(), tool.command_line());

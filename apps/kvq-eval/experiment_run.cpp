@@ -6,13 +6,12 @@
 #include <fmt/format.h>
 
 #include "common/child_process.h"
+#include "kvq-eval/experiment_kept.h"
 #include "kvq-eval/experiment_steps.h"
 
-#include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
-#include <kvq/eval/report_reader.h>
 
 namespace kvq::apps {
 
@@ -74,31 +73,12 @@ void make_weights(const ExperimentRun& run, RunContext& context) {
   }
 }
 
-/// Name of a cell's row where one calibration is all there is.
-std::string row_name(const PlannedCell& cell) {
-  if (!cell.weights) return short_form(cell.recipe);
-  if (cell.recipe.is_baseline()) return short_form(*cell.weights);
-  return short_form(cell.recipe) + " + " + short_form(*cell.weights);
-}
-
-/// A report that an earlier step of the experiment left. Throws what read_report() throws, with the way out.
-ReportDocument read_kept(const fs::path& path) {
-  try {
-    return read_report(path);
-  } catch (const Error& error) {
-    fail(error.kind(), fmt::format("{}; the experiment makes it again once it is deleted", error.what()));
-  }
-}
-
 /// One file per cell, so that each can be used by itself.
 void split(const ExperimentRun& run, const EvalBatch& batch) {
   const ReportDocument report = read_kept(batch.folder / "report.json");
   const Evaluation& evaluation = report.evaluations.front();
   for (const PlannedCell* cell : batch.cells) {
-    // A recipe without a file is known by its long form.
-    const std::string sha256 = !cell->quantizer.empty()     ? sha256_of_file(cell->quantizer)
-                               : cell->recipe.is_baseline() ? ""
-                                                            : sha256_of(recipe_to_toml(cell->recipe)),
+    const std::string sha256 = cache_sha256(cell->quantizer, cell->recipe).value(),
                       weights = cell->weights_file.empty() ? "" : sha256_of_file(cell->weights_file);
     ReportDocument part;
     part.evaluations.push_back(evaluation);
@@ -127,8 +107,7 @@ void split(const ExperimentRun& run, const EvalBatch& batch) {
 /// The rows of one cache, and of the unquantized one. Rows are `PasskeyResult` or `TaskResult`.
 template <typename Row>
 void keep_rows(std::vector<Row>& rows, const PlannedRetrieval& planned) {
-  const std::string sha256 =
-      planned.quantizer.empty() ? sha256_of(recipe_to_toml(planned.recipe)) : sha256_of_file(planned.quantizer);
+  const std::string sha256 = cache_sha256(planned.quantizer, planned.recipe).value();
   std::erase_if(rows, [&](const Row& row) { return row.name != "none" && row.sha256 != sha256; });
   KVQ_ASSERT(rows.size() == 2);
   rows.back().name = short_form(planned.recipe);
@@ -238,12 +217,12 @@ ReportDocument run_experiment(const ExperimentRun& run, RunContext& context) {
   }
   std::vector<NamedReport> parts;
   for (const PlannedCell& cell : run.plan.cells) {
-    ReportDocument part = read_kept(cell.result);
+    ReportDocument part = read_cell(run, cell);
     label(run, cell, part);
     parts.push_back({cell.result.string(), std::move(part)});
   }
   for (const PlannedRetrieval& planned : run.plan.retrievals) {
-    ReportDocument part = read_kept(planned.result);
+    ReportDocument part = read_cell(run, planned);
     label(run, planned, part);
     parts.push_back({planned.result.string(), std::move(part)});
   }

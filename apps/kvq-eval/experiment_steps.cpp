@@ -72,9 +72,8 @@ ToolCommand fisher_command(const ExperimentRun& run, const PlannedCalibration& c
   auto& arguments = command.arguments;
   for (const LabelledText& text : calibration.texts)
     arguments.insert(arguments.end(), {"--text", text.label + "=" + text.path.string()});
-  arguments.insert(arguments.end(),
-                   {"--samples", std::to_string(config.samples), "--seqlen", std::to_string(config.seqlen), "--seed",
-                    std::to_string(config.seed)});
+  arguments.insert(arguments.end(), {"--samples", std::to_string(config.samples), "--seqlen",
+                                     std::to_string(config.seqlen), "--seed", std::to_string(config.seed)});
   add_model_settings(run, arguments);
   if (weights) arguments.emplace_back("--weights");
   if (config.forward_only) arguments.emplace_back("--forward-only");
@@ -232,9 +231,11 @@ ToolCommand eval_command(const ExperimentRun& run, const EvalBatch& batch) {
   const std::string text = run.inputs.texts[first.text].path.string();
   ToolCommand command{"kvq-eval",
                       {"perplexity", "--model", run.inputs.model.string(), "--text", text, "--seqlen",
-                       std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows),
-                       "--cache", run.inputs.cache}};
+                       std::to_string(run.config.seqlen), "--max-windows", std::to_string(run.config.windows)}};
   auto& arguments = command.arguments;
+  // Weights alone have the model's own cache.
+  if (!batch.quantizers.empty() || !batch.recipes.empty())
+    arguments.insert(arguments.end(), {"--cache", run.inputs.cache});
   add_model_settings(run, arguments);
   const bool needs_prompt = std::any_of(batch.cells.begin(), batch.cells.end(), [](const PlannedCell* cell) {
     return chooses_at_prompt_end(cell->recipe.eviction.rule);

@@ -6,10 +6,12 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "common/numbers.h"
 #include "kvq-eval/weights.h"
 
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/artifacts/recipe_toml.h>
+#include <kvq/cache/cuda_plugin.h>
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
@@ -66,6 +68,12 @@ std::vector<Recipe> unquantized_recipes(const std::vector<std::string>& texts) {
 Inputs load_inputs(const InputOptions& options, RunContext& context) {
   Inputs inputs;
   const std::vector<Recipe> recipes = unquantized_recipes(options.recipes);
+  refuse_repeats("--quantizer", options.quantizers);
+  refuse_repeats("--weights", options.weights);
+  if (options.cache == "cuda") require_cuda_cache();
+  if (options.cache != "simulated" && options.quantizers.empty() && options.recipes.empty())
+    fail(ErrorKind::Usage,
+         fmt::format("--cache {0}: there is no --quantizer and no --recipe that would be a {0} cache", options.cache));
   std::vector<QuantizerFile> files;
   for (const auto& path : options.quantizers) files.push_back(read_quantizer(path));
   const std::vector<std::shared_ptr<WeightsReader>> weights = open_weights(options.weights);

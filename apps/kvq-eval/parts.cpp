@@ -39,7 +39,9 @@ std::vector<int> layer_list(const std::string& value, int layers) {
     const int last = dash == std::string::npos ? first : number(item.substr(dash + 1), value);
     if (last < first) refuse(value, fmt::format("'{}' ends before it begins", item));
     if (last >= layers) refuse(value, fmt::format("the model has layers 0 to {}", layers - 1));
-    for (int layer = first; layer <= last; ++layer) chosen.insert(layer);
+    for (int layer = first; layer <= last; ++layer) {
+      if (!chosen.insert(layer).second) refuse(value, fmt::format("layer {} is given twice", layer));
+    }
   }
   if (chosen.empty() || value.back() == ',') refuse(value, "a layer is missing");
   return {chosen.begin(), chosen.end()};

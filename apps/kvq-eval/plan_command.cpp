@@ -1,6 +1,7 @@
+#include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
+#include <optional>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include <kvq/eval/context_plan.h>
 #include <kvq/model/config.h>
 #include <kvq/quant/footprint.h>
+#include <kvq/quant/recipe_traits.h>
 #include <kvq/report/table.h>
 
 namespace kvq::apps {
@@ -29,8 +31,8 @@ struct PlanOptions {
   std::vector<std::filesystem::path> quantizers;
   std::vector<std::string> recipes;
   std::vector<std::int64_t> lengths = {4096, 32768, 131072};
-  std::vector<std::uint64_t> memories;
-  std::uint64_t weights = 0;
+  std::vector<std::int64_t> memories;
+  std::optional<std::int64_t> weights;
   std::int64_t batch = 1;
 };
 
@@ -56,6 +58,9 @@ KvShape parse_shape(const std::string& text) {
                      "such as 32,8,128",
                      text));
   }
+  if (numbers[2] % 2 != 0) {
+    fail(ErrorKind::Usage, fmt::format("--shape {}: HEAD_DIM must be even: RoPE turns pairs of channels", text));
+  }
   return {numbers[0], numbers[1], numbers[1], numbers[2]};
 }
 
@@ -67,7 +72,7 @@ std::string shape_words(const KvShape& shape) {
   return fmt::format("{} layers, {} kv heads of {}", shape.layers, shape.kv_heads, shape.head_dim);
 }
 
-std::vector<Planned> rows_of(const PlanOptions& options, const KvShape& shape) {
+std::vector<Planned> rows_of(const PlanOptions& options, const KvShape& shape, const ModelRope& rope) {
   std::vector<Planned> rows;
   rows.push_back({"none", uncalibrated_quantizer(parse_recipe("none"), shape)});
   for (const auto& path : options.quantizers) {
@@ -78,8 +83,13 @@ std::vector<Planned> rows_of(const PlanOptions& options, const KvShape& shape) {
     }
     rows.push_back({short_form(quantizer.recipe), std::move(quantizer)});
   }
+  std::vector<Recipe> recipes;
   for (const std::string& text : options.recipes) {
     const Recipe recipe = resolve_recipe(text);
+    if (std::count(recipes.begin(), recipes.end(), recipe) > 0)
+      fail(ErrorKind::Usage, fmt::format("--recipe {} is given twice", text));
+    recipes.push_back(recipe);
+    check_local_layers(recipe, rope);
     if (recipe.is_oracle())
       fail(ErrorKind::Usage, fmt::format("--recipe {}: {}=window is no cache: nothing is counted of it", text,
                                          recipe.tiers.oracle() ? "by" : "range"));
@@ -95,31 +105,37 @@ std::string tokens_text(std::int64_t tokens) {
 void run(const Tool& tool, const PlanOptions& options) {
   if (options.model.empty() == options.shape.empty())
     fail(ErrorKind::Usage, "give either --model or --shape LAYERS,KV_HEADS,HEAD_DIM");
+  if (options.weights && options.memories.empty())
+    fail(ErrorKind::Usage, "--weights-bytes is what the weights take of a --memory, and none is given");
+  refuse_repeats("--lengths", options.lengths);
+  refuse_repeats("--memory", options.memories);
+  refuse_repeats("--quantizer", options.quantizers);
   KvShape shape;
-  std::uint64_t weights = options.weights;
+  ModelRope rope;
+  std::int64_t weights = options.weights.value_or(0);
   if (options.model.empty()) {
     shape = parse_shape(options.shape);
   } else {
     const ModelConfig config = read_model_config(options.model);
     shape = config.kv;
-    if (weights == 0) weights = 2 * static_cast<std::uint64_t>(config.parameters);  // 16 bits each
+    rope = config.rope;
+    if (!options.weights) weights = 2 * config.parameters;  // 16 bits each
   }
-  for (const std::uint64_t memory : options.memories) {
+  for (const std::int64_t memory : options.memories) {
     if (memory <= weights) {
       fail(ErrorKind::Usage,
            fmt::format("--memory {}: the weights alone take {}", human_bytes(static_cast<double>(memory)),
                        human_bytes(static_cast<double>(weights))));
     }
   }
-  const std::vector<Planned> rows = rows_of(options, shape);
+  const std::vector<Planned> rows = rows_of(options, shape, rope);
 
   Table table{{"cache", "bits"}, {}};
-  refuse_repeats("--lengths", options.lengths);
   for (const std::int64_t length : options.lengths) {
     table.header.push_back(fmt::format("counted at {}", length));
     table.header.push_back(fmt::format("bytes at {}", length));
   }
-  for (const std::uint64_t memory : options.memories)
+  for (const std::int64_t memory : options.memories)
     table.header.push_back(fmt::format("tokens in {}", human_bytes(static_cast<double>(memory))));
   Json json = {{"layers", shape.layers}, {"kv_heads", shape.kv_heads}, {"head_dim", shape.head_dim},
                {"batch", options.batch}, {"weights_bytes", weights},   {"rows", Json::array()}};
@@ -134,9 +150,8 @@ void run(const Tool& tool, const PlanOptions& options) {
       cells.push_back(human_bytes(static_cast<double>(one.total()) * static_cast<double>(options.batch)));
       lengths.push_back({{"tokens", length}, {"bits_counted", bits}, {"bytes", one.total() * options.batch}});
     }
-    for (const std::uint64_t memory : options.memories) {
-      const std::int64_t tokens =
-          longest_context(row.quantizer, static_cast<std::int64_t>(memory - weights), options.batch);
+    for (const std::int64_t memory : options.memories) {
+      const std::int64_t tokens = longest_context(row.quantizer, memory - weights, options.batch);
       cells.push_back(tokens_text(tokens));
       longest.push_back({{"memory", memory}, {"tokens", tokens}});
     }
@@ -177,11 +192,11 @@ Command plan_command(Tool& tool) {
       ->capture_default_str();
   command->add_option("--memory", options->memories, "memories to fill, separated by commas: 80GB, 141GB, 24GiB")
       ->delimiter(',')
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(byte_size());
   command
       ->add_option("--weights-bytes", options->weights,
                    "what the weights take of it; without: 2 bytes for each parameter of --model")
-      ->transform(CLI::AsSizeValue(true));
+      ->transform(byte_size());
   command->add_option("--batch", options->batch, "sequences at the same time")
       ->check(whole_number(1, 1 << 20))
       ->capture_default_str();

@@ -7,6 +7,7 @@
 #include "common/loaded_model.h"
 #include "common/numbers.h"
 #include "kvq-eval/commands.h"
+#include "kvq-eval/experiment_kept.h"
 #include "kvq-eval/experiment_run.h"
 #include "kvq-eval/held_out.h"
 #include "kvq-eval/report_folder.h"
@@ -39,6 +40,8 @@ SearchGoal goal_of(const CLI::App& command, const SearchOptions& options) {
   if (target == budget)
     fail(ErrorKind::Usage,
          "give either --target-kl (nats, for the fewest bits) or --budget-bits (for the least damage)");
+  if (budget && options.budget_bits == 0)
+    fail(ErrorKind::Usage, "--budget-bits 0: no cache takes no bits; the smallest recipes take one to two");
   SearchGoal goal;
   if (target) goal.target_kl = options.target_kl;
   if (budget) goal.budget_bits = options.budget_bits;
@@ -133,6 +136,7 @@ void run(const Tool& tool, const CLI::App& command, const SearchOptions& options
   const SearchGoal goal = goal_of(command, options);
   const std::vector<Recipe> ladder = ladder_of(options);
   ReportFolder folder(options.output, true);  // made anew with every search; what counts are the cells
+  const ExperimentLock lock(options.output);
   const bool had_texts = fs::exists(options.output / "texts");
   ExperimentInputs inputs;
   try {

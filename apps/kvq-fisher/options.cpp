@@ -44,7 +44,8 @@ void add_options(CLI::App& command, FisherArguments& arguments) {
   command.add_flag("--forward-only", arguments.forward_only,
                    "no backward pass and no gradients, but key and value metrics, for recipes with metric=query and "
                    "weights=query (kvq-fit --metric query)");
-  command.add_flag("--metrics", arguments.metrics, "key and value metrics beside gradients");
+  command.add_flag("--metrics", arguments.metrics,
+                   "key and value metrics beside gradients (--forward-only has them anyway)");
   command.add_flag("--weights", arguments.weights,
                    "instead of keys and values: the squared gradients of the blocks' weights, for kvq-fit --weights");
   command.add_option("-o,--output", arguments.output, "calibration file to write (needed unless --dry-run)");

@@ -68,12 +68,7 @@ SimulatedCache::SimulatedCache(std::shared_ptr<const Quantizer> quantizer, int t
     fail(ErrorKind::Usage, fmt::format("recipe '{}' {} keys and values together: one side of it is no cache",
                                        short_form(recipe), recipe.evicts() ? "evicts" : "chooses tiers for"));
   }
-  if ((recipe.evicts() || recipe.tiered()) && quantizer_->rope.has_local_layers()) {
-    fail(ErrorKind::Usage, fmt::format("recipe '{}' {}, but the model has layers whose queries see {} tokens "
-                                       "only; recipes that {} are for models all of whose layers see everything",
-                                       short_form(recipe), recipe.evicts() ? "evicts tokens" : "has tiers by attention",
-                                       quantizer_->rope.window, recipe.evicts() ? "evict" : "have tiers"));
-  }
+  check_local_layers(recipe, quantizer_->rope);
   for (std::size_t layer = 0; layer < layers_.size() && recipe.evicts(); ++layer) {
     if (parts_.has(static_cast<int>(layer), Side::Key))
       layers_[layer].eviction =
@@ -179,9 +174,8 @@ at::Tensor SimulatedCache::attend(const AttentionInput& input) {
   const Recipe& recipe = quantizer_->recipe;
   RopeTable& table = tables_.of(input.layer);
   const std::int64_t seen_tokens = quantizer_->rope.window_of(input.layer);
-  const at::Tensor key = recipe.key.post_rope
-                             ? table.apply(host_floats(input.key), input.first_position).contiguous()
-                             : private_copy(input.key);
+  const at::Tensor key = recipe.key.post_rope ? table.apply(host_floats(input.key), input.first_position).contiguous()
+                                              : private_copy(input.key);
   // Rules of eviction and tiers are loops of the CPU.
   const at::Tensor asked = layer.eviction || layer.tiers ? input.query.to(at::kCPU) : input.query;
   const at::Tensor query = attention_operand(table.apply(asked, input.first_position), input.bf16);

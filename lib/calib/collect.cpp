@@ -201,7 +201,12 @@ CollectResult collect_calibration(Model& model, const std::vector<Window>& windo
   remove_stale_parts(options.output);
   std::vector<std::int64_t> missing;
   for (std::int64_t sequence = 0; sequence < header.sequences; ++sequence) {
-    if (!journal.finished(sequence)) missing.push_back(sequence);
+    context.cancel.check();
+    if (journal.finished(sequence, context.threads)) continue;
+    if (journal.there(sequence))
+      context.log.warning(
+          fmt::format("sequence {} in '{}' is damaged: it is computed again", sequence, folder.string()));
+    missing.push_back(sequence);
   }
   result.resumed = header.sequences - static_cast<std::int64_t>(missing.size());
   if (result.resumed > 0) {

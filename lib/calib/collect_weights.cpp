@@ -55,10 +55,20 @@ class Sums {
         shape_(model.config().blocks()),
         context_(context) {}
 
-  /// Goes on from the sums over `done` sequences.
-  void resume(std::int64_t done) {
-    before_.emplace(folder_.part(done - 1), shape_, identity_, done);
+  /// Goes on from the sums over `done` sequences, unless they are damaged.
+  bool resume(std::int64_t done) {
+    const fs::path part = folder_.part(done - 1);
+    if (!folder_.finished(done - 1)) return false;
+    try {
+      before_.emplace(part, shape_, identity_, done);
+      before_->check();
+    } catch (const Error&) {
+      before_.reset();
+      context_.log.warning(fmt::format("'{}' is damaged: it is computed again", part.string()));
+      return false;
+    }
     losses_ = before_->losses();
+    return true;
   }
   void add(const Window& window, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
@@ -154,10 +164,9 @@ CollectResult collect_weight_fisher(Model& model, const std::vector<Window>& win
   remove_stale_parts(options.output);
   Sums sums(model, options, folder, identity.sha256(), context);
   for (std::int64_t done = header.sequences; done > 0 && result.resumed == 0; --done) {
-    if (folder.finished(done - 1)) result.resumed = done;
+    if (sums.resume(done)) result.resumed = done;
   }
   if (result.resumed > 0) {
-    sums.resume(result.resumed);
     for (std::int64_t earlier = 0; earlier + 1 < result.resumed; ++earlier) ::unlink(folder.part(earlier).c_str());
     context.log.info(fmt::format("resuming: '{}' holds {} of {}", path.string(), result.resumed,
                                  plural(header.sequences, "sequence")));

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <kvq/core/checksum.h>
 #include <kvq/core/error.h>
 
 namespace kvq {
@@ -21,6 +22,12 @@ namespace {
 }
 
 }  // namespace
+
+std::uint64_t PieceSums::sealed(const void* header, std::int64_t bytes) const {
+  const std::uint64_t both[] = {checksum_of(header, bytes),
+                                checksum_of(sums_.data(), this->bytes() - std::int64_t{sizeof(std::uint64_t)})};
+  return checksum_of(both, sizeof both);
+}
 
 PartWriter::PartWriter(std::filesystem::path target)
     : target_(std::move(target)), temporary_(target_.string() + ".part") {

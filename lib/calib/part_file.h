@@ -3,8 +3,29 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <vector>
 
 namespace kvq {
+
+/// Checksums of a file's pieces and of its header, which stand behind it.
+class PieceSums {
+ public:
+  explicit PieceSums(std::int64_t pieces) : sums_(static_cast<std::size_t>(pieces) + 1) {}
+  std::int64_t bytes() const { return static_cast<std::int64_t>(sums_.size() * sizeof(std::uint64_t)); }
+
+  void set(std::int64_t piece, std::uint64_t sum) { sums_[static_cast<std::size_t>(piece)] = sum; }
+  bool agrees(std::int64_t piece, std::uint64_t sum) const { return sums_[static_cast<std::size_t>(piece)] == sum; }
+  /// The last sum is of the header and of the other sums.
+  void seal(const void* header, std::int64_t bytes) { sums_.back() = sealed(header, bytes); }
+  bool is_sealed(const void* header, std::int64_t bytes) const { return sums_.back() == sealed(header, bytes); }
+
+  std::uint64_t* data() { return sums_.data(); }
+
+ private:
+  std::uint64_t sealed(const void* header, std::int64_t bytes) const;
+
+  std::vector<std::uint64_t> sums_;
+};
 
 /// Written under a temporary name. Throws Io, naming the file.
 class PartWriter {

@@ -30,6 +30,7 @@ class WeightSumsWriter {
   BlockShape shape_;
   std::string identity_;
   std::int64_t sequences_;
+  PieceSums sums_;
 };
 
 class WeightSumsReader {
@@ -39,12 +40,16 @@ class WeightSumsReader {
                    std::int64_t sequences);
 
   const std::vector<double>& losses() const { return losses_; }
+  /// Throws Io, also where the file is damaged.
   void read(int layer, BlockMatrix matrix, std::span<float> sums) const;
+  /// Reads all of it. Throws as read().
+  void check() const;
 
  private:
   PartReader file_;
   BlockShape shape_;
   std::int64_t sequences_;
+  PieceSums sums_;
   std::vector<double> losses_;
 };
 

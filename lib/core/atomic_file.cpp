@@ -41,6 +41,12 @@ AtomicFile::AtomicFile(fs::path target, bool force) : target_(std::move(target))
   if (fs::is_directory(target_, error)) {
     fail(ErrorKind::Usage, fmt::format("output '{}' is a folder; a file name is needed", target_.string()));
   }
+  // A pipe or a device would be replaced by a file of its name: /dev/null for everybody.
+  if (const fs::file_status status = fs::status(target_, error); fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(ErrorKind::Usage,
+         fmt::format("output '{}' is not a regular file (a pipe or a device?); another name is needed",
+                     target_.string()));
+  }
   if (!force && fs::exists(fs::symlink_status(target_, error))) {
     fail(ErrorKind::Usage, fmt::format("output '{}' exists; pass --force to replace it", target_.string()));
   }

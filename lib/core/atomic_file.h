@@ -9,7 +9,7 @@ namespace kvq {
 class AtomicFile {
  public:
   /// Checks, before any work is done, that the output can be made. Throws Usage when `target` exists and not `force`
-  /// ("pass --force"), is a folder, or its folder is missing or not writable.
+  /// ("pass --force"), is a folder, a pipe or a device, or its folder is missing or not writable.
   AtomicFile(std::filesystem::path target, bool force);
   /// Removes the temporary file unless committed.
   ~AtomicFile();

@@ -25,13 +25,25 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kFirstLine = "kvq run 1";
+constexpr const char* kFirstLine = "kvq run 2";
+constexpr std::string_view kDigestLine = "sha256 ";  // the last line: of all before it
 
 std::string content(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   std::stringstream text;
   text << stream.rdbuf();
   return text.str();
+}
+
+std::string with_digest(const std::string& text) { return fmt::format("{}{}{}\n", text, kDigestLine, sha256_of(text)); }
+
+/// A manifest without its last line; nothing when it is not what a run wrote.
+std::optional<std::string> checked_manifest(const std::string& manifest) {
+  const std::size_t last = kDigestLine.size() + 64 + 1;
+  if (manifest.size() < last) return std::nullopt;
+  const std::string text = manifest.substr(0, manifest.size() - last);
+  if (with_digest(text) != manifest) return std::nullopt;
+  return text;
 }
 
 std::map<std::string, std::string> entries_of(const std::string& manifest) {
@@ -84,7 +96,7 @@ std::string RunIdentity::text() const {
 std::string RunIdentity::sha256() const { return sha256_of(text()); }
 
 bool RunFolder::belongs(const fs::path& folder, const RunIdentity& identity) {
-  return content(folder / "manifest") == identity.text();
+  return content(folder / "manifest") == with_digest(identity.text());
 }
 
 bool RunFolder::is_left_over(const fs::path& folder) {
@@ -159,32 +171,53 @@ void RunFolder::lock() {
 void RunFolder::check_manifest(const RunIdentity& identity, bool force) {
   const fs::path path = folder_ / "manifest";
   clear(false);
-  if (belongs(folder_, identity)) return;
-  if (!fs::exists(path)) {
-    // Just made, or killed before the manifest was there. Anything else is somebody's folder.
-    for (const auto& entry : fs::directory_iterator(folder_)) {
-      if (entry.path().filename() == "lock" || is_finished_part(entry.path())) continue;
-      ::unlink((folder_ / "lock").c_str());
-      fail(ErrorKind::Usage,
-           fmt::format("'{}' is not a folder of ours, but that is where the run would keep what it has finished",
-                       folder_.string()));
+  const bool same_run = belongs(folder_, identity);
+  if (!same_run && fs::exists(path) && !force) {
+    const std::optional<std::string> there = checked_manifest(content(path));
+    if (!there) {
+      fail(ErrorKind::Mismatch,
+           fmt::format("'{}' is damaged, or of another version of kvq: whose unfinished run this is cannot be told; "
+                       "pass --force to throw it away",
+                       path.string()));
     }
-  } else if (!force) {
     fail(ErrorKind::Mismatch,
          fmt::format("'{}' belongs to an unfinished run with other settings ({}); repeat that command to finish it, or "
                      "pass --force to throw it away",
-                     folder_.string(), differences(content(path), identity.text())));
+                     folder_.string(), differences(*there, identity.text())));
   }
+  check_entries();
+  if (same_run) return;
   // The old manifest goes first: finished parts without one belong to nobody.
   ::unlink(path.c_str());
   clear(true);
-  write_file_atomically(path, identity.text(), true);
+  write_file_atomically(path, with_digest(identity.text()), true);
+}
+
+/// Somebody's file would keep the folder from being removed; without a manifest it is somebody's folder.
+void RunFolder::check_entries() const {
+  // Without one: just made, or killed before the manifest was there.
+  const bool ours = fs::exists(folder_ / "manifest");
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const fs::path name = entry.path().filename();
+    const bool expected = ours || name.string().starts_with(part_prefix_);
+    if (name == "lock" || (ours && name == "manifest") || (expected && is_finished_part(entry.path()))) continue;
+    if (ours)
+      fail(ErrorKind::Usage,
+           fmt::format("'{}' is in the way: the folder is where a run keeps what it has finished, and "
+                       "goes away with it",
+                       entry.path().string()));
+    ::unlink((folder_ / "lock").c_str());
+    fail(ErrorKind::Usage,
+         fmt::format("'{}' is not a folder of ours, but that is where the run would keep what it has finished",
+                     folder_.string()));
+  }
 }
 
 void RunFolder::clear(bool finished_too) const {
   std::vector<fs::path> doomed;
   for (const auto& entry : fs::directory_iterator(folder_)) {
-    if (is_half_written(entry.path()) || (finished_too && is_finished_part(entry.path())))
+    if ((is_half_written(entry.path()) && !fs::is_directory(entry.path())) ||
+        (finished_too && is_finished_part(entry.path())))
       doomed.push_back(entry.path());
   }
   for (const fs::path& path : doomed) {
@@ -194,9 +227,20 @@ void RunFolder::clear(bool finished_too) const {
 }
 
 fs::path RunFolder::part(std::int64_t index) const { return folder_ / fmt::format("{}{:06}", part_prefix_, index); }
-bool RunFolder::finished(std::int64_t index) const { return fs::exists(part(index)); }
+bool RunFolder::finished(std::int64_t index) const { return is_finished_part(part(index)); }
+
+namespace {
+/// With its number, so that a part in another's place is told.
+std::string part_digest(std::int64_t index, std::string_view body) {
+  Sha256 hash;
+  hash.update(fmt::format("part {}\n", index));
+  hash.update(body);
+  return hash.finish();
+}
+}  // namespace
+
 void RunFolder::store(std::int64_t index, std::string_view body) const {
-  write_file_atomically(part(index), sha256_of(body) + std::string(body), true);
+  write_file_atomically(part(index), part_digest(index, body) + std::string(body), true);
 }
 
 std::optional<std::string> RunFolder::load(std::int64_t index) const {
@@ -206,19 +250,23 @@ std::optional<std::string> RunFolder::load(std::int64_t index) const {
   if (content.size() < kDigest) return std::nullopt;
   const std::string digest = content.substr(0, kDigest);
   content.erase(0, kDigest);
-  if (sha256_of(content) != digest) return std::nullopt;
+  if (part_digest(index, content) != digest) return std::nullopt;
   return content;
 }
 
-bool RunFolder::is_finished_part(const fs::path& path) const {
-  return path.filename().string().starts_with(part_prefix_) && !is_half_written(path);
+bool RunFolder::is_finished_part(const fs::path& path) {
+  std::error_code error;
+  const std::string name = path.filename().string();
+  const std::size_t dash = name.find('-');
+  return dash != std::string::npos && dash > 0 && name.size() >= dash + 7 &&
+         name.find_first_not_of("0123456789", dash + 1) == std::string::npos && fs::is_regular_file(path, error);
 }
 
 void RunFolder::remove() {
   clear(true);
   ::unlink((folder_ / "manifest").c_str());
   ::unlink((folder_ / "lock").c_str());
-  if (::rmdir(folder_.c_str()) != 0)
+  if (::rmdir(folder_.c_str()) != 0 && errno != ENOTEMPTY && errno != EEXIST)
     fail(ErrorKind::Io, fmt::format("{}: cannot be removed: {}", folder_.string(), std::strerror(errno)));
 }
 

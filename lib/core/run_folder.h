@@ -24,8 +24,8 @@ struct RunIdentity {
 class RunFolder {
  public:
   /// Opens the folder, or makes it, and locks it; parts are files named `part_prefix` and a number. Throws Io when
-  /// another run holds it or the disk refuses; Mismatch when it belongs to other settings (names what differs), unless
-  /// `force` says to start over; Usage when the folder is not one of ours.
+  /// another run holds it or the disk refuses; Mismatch when it belongs to other settings (names what differs) or its
+  /// manifest is damaged, unless `force` says to start over; Usage when it is not one of ours or holds somebody's file.
   RunFolder(std::filesystem::path folder, const RunIdentity& identity, std::string part_prefix, bool force);
   /// Gives up the lock. What is finished stays; a folder without a finished part goes away.
   ~RunFolder();
@@ -39,16 +39,19 @@ class RunFolder {
 
   std::filesystem::path part(std::int64_t index) const;
   bool finished(std::int64_t index) const;
-  /// A finished part that is small enough for memory, with its SHA-256 in front: a damaged one counts as not there.
+  /// A finished part that is small enough for memory, with the SHA-256 of its number and content in front: a damaged
+  /// one, and one that stands in another's place, count as not there.
   void store(std::int64_t index, std::string_view body) const;
   std::optional<std::string> load(std::int64_t index) const;
-  /// Removes the folder: the work is done.
+  /// Removes the folder: the work is done. What others put there meanwhile stays.
   void remove();
 
  private:
   void lock();
   void check_manifest(const RunIdentity& identity, bool force);
-  bool is_finished_part(const std::filesystem::path& path) const;
+  void check_entries() const;
+  /// Of this kind of run, or of another that had the folder before.
+  static bool is_finished_part(const std::filesystem::path& path);
   void clear(bool finished_too) const;
   void remove_if_empty_handed() noexcept;
 

@@ -119,6 +119,7 @@ void check_fit(const CalibrationReader& calibration, const ThresholdsFile* thres
     if (recipe.is_baseline())
       fail(ErrorKind::Usage, "recipe none is the unquantized baseline: there is nothing to fit");
     validate(recipe);
+    check_local_layers(recipe, calibration.header().rope);
     if (!recipe.quantized) continue;  // nothing to fit, but a file says what is evicted
     check_shape(recipe, calibration.header().shape.kv_heads, calibration.header().shape.head_dim);
     if (recipe.sinks >= calibration.header().seqlen) {

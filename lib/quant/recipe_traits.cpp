@@ -216,6 +216,15 @@ void check_shape(const Recipe& recipe, int kv_heads, int head_dim) {
   }
 }
 
+void check_local_layers(const Recipe& recipe, const ModelRope& rope) {
+  if (!(recipe.evicts() || recipe.tiered()) || !rope.has_local_layers()) return;
+  fail(ErrorKind::Usage,
+       fmt::format("recipe '{}' {}, but the model has layers whose queries see {} tokens only; recipes that {} are for "
+                   "models all of whose layers see everything",
+                   short_form(recipe), recipe.evicts() ? "evicts tokens" : "has tiers by attention", rope.window,
+                   recipe.evicts() ? "evict" : "have tiers"));
+}
+
 std::int64_t ExactWindow::settled(std::int64_t length) const {
   const std::int64_t left = std::max<std::int64_t>(length - recent, 0);
   return std::max<std::int64_t>(left - left % flush, std::min<std::int64_t>(sinks, length));

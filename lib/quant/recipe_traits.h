@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include <kvq/core/kv_shape.h>
 #include <kvq/quant/recipe.h>
 
 namespace kvq {
@@ -56,6 +57,8 @@ int codebook_count(const SideRecipe& side, int kv_heads, int head_dim);
 /// Throws Usage for shapes that the recipe cannot be used with (blocks of 32, codebooks per group of channels, turbo's
 /// rotation and outlier channels, subspaces of pq).
 void check_shape(const Recipe& recipe, int kv_heads, int head_dim);
+/// Throws Usage for recipes that evict or have tiers where a model has layers whose queries see some tokens only.
+void check_local_layers(const Recipe& recipe, const ModelRope& rope);
 
 /// Which tokens of a cache are exact. Tokens are settled for good: first as sinks, exact, then quantized, in order.
 struct ExactWindow {

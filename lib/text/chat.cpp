@@ -134,7 +134,8 @@ std::string mistral(const JinjaSource& source, const Edges& edges, Messages mess
 
 std::string render_chat(const Tokenizer& tokenizer, const std::vector<ChatMessage>& messages,
                         bool add_generation_prompt) {
-  if (tokenizer.chat_template.empty()) refuse("the model has none; use --prompt raw");
+  if (tokenizer.chat_template.empty())
+    refuse("the model has none; give prompts as they are (generate without --chat, --prompt raw elsewhere)");
   if (messages.empty()) refuse("there is no message to write");
   for (const ChatMessage& message : messages) {
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {

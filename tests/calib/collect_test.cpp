@@ -143,6 +143,45 @@ TEST_CASE("Killed between naming the output and removing the journal, the same c
   CHECK_THROWS_WITH(collect(*model, windows, options), ContainsSubstring("--force"));
 }
 
+TEST_CASE("A finished sequence that is damaged, or stands in another's place, is computed again") {
+  TempDir folder;
+  const auto model = tiny_model();
+  const std::vector<Window> windows = random_windows(*model, 3, 16);
+  collect(*model, windows, options_for(*model, folder / "whole.h5"));
+  const std::string whole = read_bytes(folder / "whole.h5");
+  const CollectOptions options = options_for(*model, folder / "x.h5");
+  const auto journal = Journal::folder_of(options.output);
+  const auto first = journal / "sequence-000000", second = journal / "sequence-000001";
+  const auto resumed_after = [&](const std::function<void()>& damage) {
+    in_child([&] {
+      AtStep kill(4 * model->config().kv.layers + 1, [] { ::raise(SIGKILL); });
+      collect(*model, windows, options, kill);
+    });
+    REQUIRE(std::filesystem::exists(second));
+    damage();
+    const CollectResult result = collect(*model, windows, options);
+    CHECK(read_bytes(options.output) == whole);
+    std::filesystem::remove(options.output);
+    return result.resumed;
+  };
+  CHECK(resumed_after([] {}) == 2);
+  // Magic, identity, number, loss; then everywhere among tensors and checksums.
+  const std::int64_t size = SequenceLayout{model->config().kv, 16}.file_bytes();
+  std::vector<std::int64_t> places = {0, 8, 72, 80, 4096, size - 1};
+  for (std::int64_t place = 5000; place < size; place += size / 9) places.push_back(place);
+  for (const std::int64_t place : places) {
+    INFO("byte " << place);
+    CHECK(resumed_after([&] {
+            std::string content = read_bytes(second);
+            REQUIRE(static_cast<std::int64_t>(content.size()) == size);
+            content[static_cast<std::size_t>(place)] = static_cast<char>(content[static_cast<std::size_t>(place)] ^ 4);
+            write_bytes(second, content);
+          }) == 1);
+  }
+  CHECK(resumed_after([&] { write_bytes(second, read_bytes(second).substr(0, 5000)); }) == 1);
+  CHECK(resumed_after([&] { write_bytes(second, read_bytes(first)); }) == 1);
+}
+
 TEST_CASE("A journal of other settings is refused with the difference; --force starts over") {
   TempDir folder;
   const auto model = tiny_model();

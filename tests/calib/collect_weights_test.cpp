@@ -118,6 +118,10 @@ TEST_CASE("A journal of keys and values is none of weights") {
   });
   CHECK_THROWS_WITH(collect_squares(*model, windows, options),
                     ContainsSubstring("collects: keys and values there, weights now"));
+  CollectOptions forced = options;
+  forced.force = true;
+  CHECK(collect_squares(*model, windows, forced).resumed == 0);
+  CHECK(entries(folder.path()) == 1);  // nothing is left of the other run
 }
 
 TEST_CASE("Damaged sums are not gone on with") {
@@ -132,8 +136,27 @@ TEST_CASE("Damaged sums are not gone on with") {
   const auto sums = folder / "x.h5.journal/sums-000000";
   REQUIRE(std::filesystem::exists(sums));
   const std::string bytes = read_bytes(sums);
-  write_bytes(sums, std::string_view(bytes).substr(0, bytes.size() - 4));
-  CHECK_THROWS_WITH(collect_squares(*model, windows, options), ContainsSubstring("sums-000000"));
-  write_bytes(sums, bytes);
-  CHECK(collect_squares(*model, windows, options).resumed == 1);
+  const auto manifest = folder / "x.h5.journal/manifest";
+  const std::string whole_manifest = read_bytes(manifest);
+  const auto resumed_with = [&](const std::string& content) {
+    std::filesystem::create_directories(folder / "x.h5.journal");
+    write_bytes(manifest, whole_manifest);
+    write_bytes(sums, content);
+    const CollectResult result = collect_squares(*model, windows, options);
+    const std::string file = read_bytes(options.output);
+    std::filesystem::remove(options.output);
+    return std::pair(result.resumed, file);
+  };
+  const std::pair<std::int64_t, std::string> good = resumed_with(bytes);
+  CHECK(good.first == 1);
+  const std::string& whole = good.second;
+  // Magic, identity, count, loss, sums and their checksums.
+  for (const std::size_t place : {std::size_t{0}, std::size_t{8}, std::size_t{72}, std::size_t{80}, std::size_t{88},
+                                  bytes.size() / 3, bytes.size() / 2, bytes.size() - 9, bytes.size() - 1}) {
+    INFO("byte " << place);
+    std::string bad = bytes;
+    bad[place] = static_cast<char>(bad[place] ^ 4);
+    CHECK(resumed_with(bad) == std::pair(std::int64_t{0}, whole));
+  }
+  CHECK(resumed_with(bytes.substr(0, bytes.size() - 4)) == std::pair(std::int64_t{0}, whole));
 }

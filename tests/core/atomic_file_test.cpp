@@ -2,6 +2,7 @@
 #include "support/temp_dir.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -67,6 +68,20 @@ TEST_CASE("An existing output is refused without force and replaced with it") {
   CHECK(entries(dir.path()) == 1);
 }
 
+TEST_CASE("What is no regular file is not replaced, with force neither") {
+  TempDir dir;
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  fs::create_symlink("/dev/null", dir / "link");
+  for (const char* name : {"pipe", "link"}) {
+    const auto [kind, message] = error_of([&] { AtomicFile(dir / name, true); });
+    CHECK(kind == ErrorKind::Usage);
+    CHECK_THAT(message, ContainsSubstring((dir / name).string()) && ContainsSubstring("is not a regular file"));
+  }
+  CHECK(fs::is_fifo(dir / "pipe"));
+  CHECK(fs::is_symlink(dir / "link"));
+  CHECK(entries(dir.path()) == 2);
+}
+
 TEST_CASE("A failed replacement keeps the old output") {
   TempDir dir;
   write_bytes(dir / "out.h5", "old");
@@ -118,7 +133,8 @@ TEST_CASE("A write that fails half-way is an Io error and leaves nothing") {
   small.rlim_cur = 1000;
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   ::setrlimit(RLIMIT_FSIZE, &small);
-  const auto [kind, message] = error_of([&] { write_file_atomically(dir / "out.txt", std::string(100000, 'x'), false); });
+  const auto [kind, message] =
+      error_of([&] { write_file_atomically(dir / "out.txt", std::string(100000, 'x'), false); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   CHECK(kind == ErrorKind::Io);

@@ -5,6 +5,7 @@
 #include <kvq/eval/window_journal.h>
 
 using namespace kvq;
+using kvq::test::entries;
 using kvq::test::read_bytes;
 using kvq::test::TempDir;
 using kvq::test::write_bytes;
@@ -109,6 +110,55 @@ TEST_CASE("A damaged window counts as not finished, wherever the damage is") {
   CHECK_FALSE(journal.load(3, 2).has_value());
   write_bytes(file, good);
   CHECK(journal.load(3, 2).has_value());
+}
+
+TEST_CASE("A window that stands in another's place does not count") {
+  TempDir dir;
+  const WindowJournal journal(dir / "journal", named("same"), false);
+  journal.store(3, example());
+  fs::copy_file(dir / "journal/window-000003", dir / "journal/window-000004");
+  CHECK_FALSE(journal.load(4, 2).has_value());
+}
+
+TEST_CASE("A damaged manifest is called so, and not taken for other settings") {
+  TempDir dir;
+  WindowJournal(dir / "journal", named("one"), false).store(3, example());
+  const std::string good = read_bytes(dir / "journal/manifest");
+  for (const std::string& bad : {good + "x", good + "\n", good.substr(0, good.size() / 2),
+                                 good.substr(0, good.size() - 1), std::string("a\0b", 3), std::string()}) {
+    write_bytes(dir / "journal/manifest", bad);
+    try {
+      const WindowJournal other(dir / "journal", named("one"), false);
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::Mismatch);
+      CHECK_THAT(std::string(error.what()),
+                 ContainsSubstring("journal/manifest' is damaged") && ContainsSubstring("--force"));
+    }
+  }
+  CHECK_FALSE(WindowJournal(dir / "journal", named("one"), true).load(3, 2).has_value());
+}
+
+TEST_CASE("Somebody's file in a journal is named before any work; one that comes later stays, and harms nobody") {
+  TempDir dir;
+  WindowJournal(dir / "journal", named("same"), false).store(3, example());
+  for (const char* name : {"note", "window-000003.bak"}) {
+    write_bytes(dir / "journal" / name, "theirs");
+    try {
+      const WindowJournal journal(dir / "journal", named("same"), false);
+      FAIL("no error");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::Usage);
+      CHECK_THAT(std::string(error.what()), ContainsSubstring(std::string(name) + "' is in the way"));
+    }
+    CHECK(read_bytes(dir / "journal" / name) == "theirs");
+    fs::remove(dir / "journal" / name);
+  }
+  WindowJournal journal(dir / "journal", named("same"), false);
+  CHECK(journal.load(3, 2).has_value());
+  write_bytes(dir / "journal/note", "theirs");
+  journal.remove();
+  CHECK(entries(dir / "journal") == 1);
 }
 
 TEST_CASE("A finished run removes its journal") {

@@ -73,3 +73,19 @@ for tool in kvq-fisher "kvq-eval passkey"; do
     refused "config" $tool --config bad.toml
   }
 done
+# A value of another type is refused, in arrays, too; not taken for one.
+wrong() {
+  echo "$1" >bad.toml
+  refused "line 1: '${1%% *}' must be" "${@:2}" --config bad.toml
+}
+for value in 64.0 6.4e1 true; do
+  wrong "seqlen = $value" kvq-fisher --model "$model" --text "$calibration_text" -o x.h5
+  wrong "lengths = [900, $value]" kvq-eval passkey --model "$model"
+done
+for value in 2 -1 1.0 '"yes"'; do
+  wrong "force = $value" kvq-threshold --calib "$calib" -o x.h5
+  wrong "quiet = $value" kvq-eval perplexity --model "$model" --text "$evaluation_text"
+done
+for value in 99 -1 1.5; do wrong "verbose = $value" kvq-threshold --calib "$calib" -o x.h5; done
+printf 'verbose = 2\noutliers = 0.01\nforce = false\n' >good.toml
+runs kvq-threshold --config good.toml --calib "$calib" -o x.h5

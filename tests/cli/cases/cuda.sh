@@ -1,4 +1,11 @@
 # The cache on the GPU, where there is one; else a message that says so, and no report.
+# Without anything that would be on it there is nothing to do; without a GPU, that is what is said.
+for command in "perplexity --text $evaluation_text" "passkey --lengths 900"; do
+  # shellcheck disable=SC2086  # words
+  code_of kvq-eval $command --model "$model" --cache cuda
+  ((code == 1 || code == 2)) || problem "exit code $code of $command"
+  grep -q -e "--cache cuda: " "$err" || problem "no reason given"
+done
 judge() {
   code_of kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 2 --threads 2 \
     --quantizer "$quantizer" --cache "$1" -o "$1"

@@ -99,3 +99,8 @@ refused "no cell has one" kvq-eval experiment without.toml --model "$model" --ca
 # A share below what the rule needs is said.
 runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --recipe none:evict=first-recent,budget=1%
 grep -q "keeps 5 of 64 tokens, more than its budget" "$err" || problem "no warning of a budget that is not kept"
+# Models with local layers are refused before a file is made.
+runs kvq-fisher --model "$tiny/gemma3/model.gguf" --text "$calibration_text" --samples 2 --seqlen 32 -o gemma.h5
+for recipe in int4:lo=2 int4:evict=h2o,budget=50% none:evict=h2o,budget=50%; do
+  refused "layers whose queries see" kvq-fit --calib gemma.h5 --recipe "$recipe" -o gemma-q.h5
+done

@@ -101,6 +101,36 @@ rm "$cell"
 runs "${run[@]}" -o y
 [[ $(json y/report.json "$numbers") == "$(json first.json "$numbers")" ]] || problem "after a cell was deleted"
 
+# A cell that holds another's results, or those of another model or text, is named, with the way out.
+held() {  # held TEXT PYTHON: after PYTHON has changed cells, by name of their row, the run refuses
+  cp -r y changed
+  python3 -c '
+import glob, json, shutil, sys
+cells = {}
+for path in glob.glob("changed/cells/*.json"):
+    report = json.load(open(path))
+    cells.setdefault(report["results"][1]["name"], []).append(path)
+def edit(path, change):
+    report = json.load(open(path))
+    change(report)
+    json.dump(report, open(path, "w"))
+exec(sys.argv[1])' "$2"
+  refused "$1" "${run[@]}" -o changed
+  grep -q "changed/cells/.*; the experiment makes it again once it is deleted" "$err" || problem "the way out: $(cat "$err")"
+  rm -r changed
+}
+held "holds results of 'int4', not of 'nuq3-1%'" 'shutil.copy(cells["int4"][0], cells["nuq3-1%"][0])'
+held "holds results of another file of 'int4'" 'shutil.copy(*cells["int4"])'
+held "is of another model" 'edit(cells["int4"][0], lambda report: report.update(model_sha256="0" * 64))'
+held "is of another text" 'edit(cells["int4"][0], lambda report: report.update(text_sha256="0" * 64))'
+
+# Two runs on one folder: the second says so, and harms nothing.
+exec 9<y
+flock 9
+fails 1 "another run is working on 'y'" "${run[@]}" -o y
+exec 9<&-
+runs "${run[@]}" -o y
+
 # What is wrong in the file is named with its line and key.
 bad() { sed "$2" small.toml >bad.toml && refused "$1" "${run[@]/small/bad}" -o z; rm bad.toml; }
 bad "'cell[0].recipes' holds 'nuq9'" 's/"int4"/"nuq9"/'

@@ -28,4 +28,5 @@ refused "--prompt-file 'empty.txt' is empty" kvq-eval generate --model "$model" 
 refused "byte 1 is not UTF-8" kvq-eval generate --model "$model" --prompt $'a\xff'
 refused "missing.txt" kvq-eval generate --model "$model" --prompt-file missing.txt
 refused "--new-tokens" kvq-eval generate --model "$model" --prompt A --new-tokens 0
+refused "generate without --chat" kvq-eval generate --model "$model" --prompt A --chat
 refused "chat template" kvq-eval generate --model "$model" --prompt A --chat

@@ -28,7 +28,17 @@ runs "${fit[@]}" --recipe int4 -o folder
 [[ $(ls folder) == int4.h5 ]] || problem "folder: $(ls folder)"
 refused int4.h5 "${fit[@]}" --recipe nuq3-1% --recipe int4 -o folder
 
-# --force replaces.
+# --force replaces files, never a pipe or a device.
+mkfifo pipe
+ln -s /dev/null device
+for name in pipe device; do
+  refused "is not a regular file" "${fisher[@]}" -o $name --force
+  refused "is not a regular file" "${threshold[@]}" -o $name --force
+  refused "is not a regular file" "${fit[@]}" --recipe int4 -o $name --force
+done
+mkdir pipes && mkfifo pipes/report.md
+refused "is not a regular file" "${perplexity[@]}" -o pipes --force
+rm -r pipes pipe device
 for command in fisher threshold; do
   echo precious >there.h5
   declare -n words=$command

@@ -26,6 +26,8 @@ refused --calib kvq-fit --calib q/nuq3-1pct.h5 --thresholds thresholds.h5 --reci
 # Logs: not onto an input, not onto a file that is no log; onto an earlier log they are appended.
 refused --calib "${threshold[@]}" -o out.h5 --log-file calib.h5
 refused --text "${fisher[@]}" -o out.h5 --log-file text.txt
+refused "--log-file 'nowhere/x': folder 'nowhere' does not exist" "${threshold[@]}" -o out.h5 --log-file nowhere/x
+refused "'text.txt' is no folder" "${threshold[@]}" -o out.h5 --log-file text.txt/x
 refused "is no log" "${threshold[@]}" -o out.h5 --log-file "hf/../q/../thresholds.h5"
 runs "${threshold[@]}" -o out.h5 --log-file log
 lines=$(wc -l <log)

@@ -18,6 +18,8 @@ print($1)"
   problem "bytes: $(compare "[(r['cache_bytes'], s['cache_bytes']) for r, s in zip(a, b)]")"
 [[ $(compare "[r['bits_counted'] for r in a] == [r['bits_counted'] for r in b]") == True ]] || problem "counted bits"
 
+refused "--cache packed: there is no --quantizer" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --cache packed
+
 # A continuation, token by token.
 for cache in simulated packed; do
   runs kvq-eval passkey --model "$model" --quantizer "$quantizer" --lengths 900 --depths 1 --cache "$cache" -o "passkey-$cache"

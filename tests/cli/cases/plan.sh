@@ -28,4 +28,19 @@ refused "is for" kvq-eval plan --shape 32,8,128 --quantizer "$quantizer"
 refused "no cache" kvq-eval plan --shape 32,8,128 --recipe int3:range=window
 refused "blocks of 32" kvq-eval plan --shape 32,8,40 --recipe q4_0
 refused "--memory" kvq-eval plan --shape 32,8,128 --memory 80XB
+for size in -1 -5GB 1.5.2GB GB 5EB0 80XB 1e9 .5GB; do
+  refused "'$size' is not a size" kvq-eval plan --shape 32,8,128 --memory "$size"
+  refused "'$size' is not a size" kvq-eval plan --shape 32,8,128 --memory 80GB --weights-bytes "$size"
+done
+runs kvq-eval plan --shape 32,8,128 --memory "1.5GB,1.5 gib,2k,8192" --json
+[[ $(json "$out" "[m['memory'] for m in report['rows'][0]['longest']]") == "[1500000000, 1610612736, 2000, 8192]" ]] || problem "sizes"
+refused "more than" kvq-eval plan --shape 32,8,128 --memory 99999PB
+refused "none is given" kvq-eval plan --shape 32,8,128 --weights-bytes 2GB
+refused "must be even" kvq-eval plan --shape 2,2,7 --recipe kvq2
+refused "--recipe int4 is given twice" kvq-eval plan --shape 32,8,128 --recipe int4 --recipe int4
+refused "--memory: 80000000000 is given twice" kvq-eval plan --shape 32,8,128 --memory 80GB,80000MB
+refused "is given twice" kvq-eval plan --model "$model" --quantizer "$quantizer" --quantizer "$quantizer"
+for recipe in int4:lo=2 none:evict=h2o,budget=25%; do
+  refused "layers whose queries see" kvq-eval plan --model "$tiny/gemma3/model.gguf" --recipe "$recipe"
+done
 refused "weights alone" kvq-eval plan --shape 32,8,128 --memory 1GB --weights-bytes 2GB

@@ -33,6 +33,7 @@ grep -q 'none (made forward only)' "$out" || problem "a backward pass for nothin
 refused "twice" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --metric query --recipe nuq2 --recipe nuq2:weights=query -o x
 refused "either --target-kl" kvq-eval search --model "$model" --text "$calibration_text" -o x
 refused "either --target-kl" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --budget-bits 2 -o x
+refused "--budget-bits 0: " kvq-eval search --model "$model" --text "$calibration_text" --budget-bits 0 -o x
 refused "same text" kvq-eval search --model "$model" --calibration-text "$calibration_text" --text "$calibration_text" --target-kl 1 -o x
 refused "sink=4 beside sink=1" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --recipe nuq2 --recipe nuq3:sink=4 -o x
 refused "drops tokens" kvq-eval search --model "$model" --text "$calibration_text" --target-kl 1 --recipe nuq3:evict=h2o,budget=50% -o x

@@ -75,3 +75,9 @@ refused layer "${fisher[@]}" --recompute never
 refused packed "${perplexity[@]}" --cache gpu
 refused fp32 "${perplexity[@]}" --dtype int8
 refused chat "${passkey[@]}" --prompt xml
+# Given twice: it would be two equal rows, or mean something else than was thought.
+perplexity=(kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --quantizer "$quantizer")
+ln -s "$quantizer" link.h5
+refused "is given twice" "${perplexity[@]}" --quantizer "$quantizer"
+refused "--quantizer link.h5 is given twice" "${perplexity[@]}" --quantizer link.h5
+for layers in 0,0 0-1,1; do refused "is given twice" "${perplexity[@]}" --only-layers $layers; done
