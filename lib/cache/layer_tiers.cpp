@@ -155,8 +155,7 @@ struct LayerTiers::State {
   at::Tensor attend_past(const TierInput& input, const at::Tensor& query) {
     const std::int64_t count = query.size(0), first = input.first_position, width = shape.heads * shape.head_dim;
     for (const Side side : kSides)
-      encode(side == Side::Key ? input.key : input.value, side, first, input.bf16,
-             [](int, std::int64_t) { return 0; });
+      encode(side == Side::Key ? input.key : input.value, side, first, input.bf16, [](int, std::int64_t) { return 0; });
     const at::Tensor result = at::empty(query.sizes(), query.options());
     parallel_for(list_count(), threads, [&](std::int64_t list) {
       for (std::int64_t token = 0; token < count; ++token)
@@ -201,10 +200,9 @@ struct LayerTiers::State {
     for (const std::vector<float>& weights : window_weights(input, query))
       window_tiers.push_back(tiers_by_weight(quantizer.recipe.tiers, quantizer.recipe.sinks, weights));
     for (const Side side : kSides) {
-      encode(side == Side::Key ? input.key : input.value, side, 0, input.bf16,
-             [&](int list, std::int64_t token) {
-               return window_tiers[static_cast<std::size_t>(list)][static_cast<std::size_t>(token)];
-             });
+      encode(side == Side::Key ? input.key : input.value, side, 0, input.bf16, [&](int list, std::int64_t token) {
+        return window_tiers[static_cast<std::size_t>(list)][static_cast<std::size_t>(token)];
+      });
     }
     return causal_attention(query, sides[0].held.all(), sides[1].held.all(), 0);
   }
@@ -229,8 +227,8 @@ LayerTiers::~LayerTiers() = default;
 at::Tensor LayerTiers::attend(const TierInput& input) {
   KVQ_ASSERT(input.first_position == state_->length);
   const at::Tensor query = input.query.to(at::kFloat).contiguous();
-  const at::Tensor result = state_->quantizer.recipe.tiers.oracle() ? state_->attend_window(input, query)
-                                                                    : state_->attend_past(input, query);
+  const at::Tensor result =
+      state_->quantizer.recipe.tiers.oracle() ? state_->attend_window(input, query) : state_->attend_past(input, query);
   state_->length += query.size(0);
   return result;
 }

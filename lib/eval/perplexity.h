@@ -65,9 +65,9 @@ struct VariantResult {
   bool counted = true;
   std::int64_t cache_bytes = 0;
   std::int64_t table_bytes = 0;
-  double seconds = 0;  ///< transformer layers of this variant; the output head is shared work
+  double seconds = 0;        ///< transformer layers of this variant; the output head is shared work
   double relative_time = 1;  ///< of the unquantized pass's in the same run
-  std::string cache;   ///< how it was run: a name of cache_kind_names(); empty for the baseline
+  std::string cache;         ///< how it was run: a name of cache_kind_names(); empty for the baseline
   CacheParts parts;
   VariantSource source;
   WeightsSource weights;

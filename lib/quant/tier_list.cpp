@@ -69,8 +69,7 @@ std::vector<TierList::Move> TierList::append() {
 void TierList::add(std::span<const float> weights) {
   KVQ_ASSERT(weights.size() == weight_.size());
   const auto decay = static_cast<float>(recipe_.decay);
-  for (std::size_t index = 0; index < weights.size(); ++index)
-    weight_[index] = decay * weight_[index] + weights[index];
+  for (std::size_t index = 0; index < weights.size(); ++index) weight_[index] = decay * weight_[index] + weights[index];
 }
 
 std::vector<std::vector<std::int64_t>> TierList::positions() const {

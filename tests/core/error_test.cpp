@@ -6,8 +6,10 @@
 using namespace kvq;
 
 TEST_CASE("Exit codes are those of the documented table") {
-  for (ErrorKind kind : {ErrorKind::Usage, ErrorKind::Input, ErrorKind::Format, ErrorKind::Mismatch}) CHECK(exit_code(kind) == 2);
-  for (ErrorKind kind : {ErrorKind::Numeric, ErrorKind::Io, ErrorKind::Memory, ErrorKind::Device}) CHECK(exit_code(kind) == 1);
+  for (ErrorKind kind : {ErrorKind::Usage, ErrorKind::Input, ErrorKind::Format, ErrorKind::Mismatch})
+    CHECK(exit_code(kind) == 2);
+  for (ErrorKind kind : {ErrorKind::Numeric, ErrorKind::Io, ErrorKind::Memory, ErrorKind::Device})
+    CHECK(exit_code(kind) == 1);
   CHECK(exit_code(ErrorKind::Interrupted) == 130);
 }
 

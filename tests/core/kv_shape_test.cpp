@@ -10,14 +10,16 @@ using namespace kvq;
 namespace {
 
 // transformers 5.24.0, ROPE_INIT_FUNCTIONS, fp32 printed with 8 digits:
-//   LlamaConfig(hidden_size=2048, num_attention_heads=32, head_dim=64, rope_theta=500000.0, max_position_embeddings=131072,
+//   LlamaConfig(hidden_size=2048, num_attention_heads=32, head_dim=64, rope_theta=500000.0,
+//   max_position_embeddings=131072,
 //     rope_scaling=dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
 //                       original_max_position_embeddings=8192))                       (Llama-3.2-1B)
 const std::vector<double> kLlama3 = {
-    1.0,           0.66360128,    0.44036663,    0.29222783,    0.19392276,    0.12868738,    0.085397102,   0.056669619,
-    0.037606031,   0.024955409,   0.016560441,   0.010989529,   0.0072926651,  0.0048394212,  0.0032114461,  0.001290548,
-    0.00042955671, 9.7082862e-05, 1.9461639e-05, 1.2914767e-05, 8.5702559e-06, 5.6872323e-06, 3.7740544e-06, 2.5044671e-06,
-    1.6619674e-06, 1.1028836e-06, 7.3187493e-07, 4.8567313e-07, 3.2229329e-07, 2.1387423e-07, 1.419272e-07,  9.4183065e-08};
+    1.0,           0.66360128,    0.44036663,    0.29222783,    0.19392276,    0.12868738,    0.085397102,
+    0.056669619,   0.037606031,   0.024955409,   0.016560441,   0.010989529,   0.0072926651,  0.0048394212,
+    0.0032114461,  0.001290548,   0.00042955671, 9.7082862e-05, 1.9461639e-05, 1.2914767e-05, 8.5702559e-06,
+    5.6872323e-06, 3.7740544e-06, 2.5044671e-06, 1.6619674e-06, 1.1028836e-06, 7.3187493e-07, 4.8567313e-07,
+    3.2229329e-07, 2.1387423e-07, 1.419272e-07,  9.4183065e-08};
 // The same with rope_type="linear", factor=4.0, rope_theta=10000.0: the first six and the last.
 const std::vector<double> kLinear = {0.25, 0.18747355, 0.14058533, 0.10542413, 0.079056941, 0.059284341};
 constexpr double kLinearLast = 3.333803761051968e-05;
@@ -39,13 +41,19 @@ TEST_CASE("Frequencies of the default rotary embedding are theta to the power of
 TEST_CASE("Linear scaling divides every frequency, as transformers does") {
   RopeParams rope{.kind = "linear", .theta = 10000.0, .rotary_dim = 64, .factor = 4.0};
   const std::vector<double> frequencies = rope.inverse_frequencies();
-  for (std::size_t pair = 0; pair < kLinear.size(); ++pair) CHECK(frequencies[pair] == Approx(kLinear[pair]).epsilon(kFp32));
+  for (std::size_t pair = 0; pair < kLinear.size(); ++pair)
+    CHECK(frequencies[pair] == Approx(kLinear[pair]).epsilon(kFp32));
   CHECK(frequencies.back() == Approx(kLinearLast).epsilon(kFp32));
 }
 
 TEST_CASE("Llama 3 scaling keeps fast pairs, stretches slow ones and blends between, as transformers does") {
-  RopeParams rope{.kind = "llama3", .theta = 500000.0, .rotary_dim = 64, .factor = 32.0, .low_freq_factor = 1.0,
-                  .high_freq_factor = 4.0, .original_context = 8192};
+  RopeParams rope{.kind = "llama3",
+                  .theta = 500000.0,
+                  .rotary_dim = 64,
+                  .factor = 32.0,
+                  .low_freq_factor = 1.0,
+                  .high_freq_factor = 4.0,
+                  .original_context = 8192};
   const std::vector<double> frequencies = rope.inverse_frequencies();
   REQUIRE(frequencies.size() == kLlama3.size());
   for (std::size_t pair = 0; pair < kLlama3.size(); ++pair) {

@@ -1,5 +1,6 @@
 #pragma once
-// A model small enough to compute by hand, and a tokenizer of bytes: tests of what stands on top of a model need no file.
+// A model small enough to compute by hand, and a tokenizer of bytes: tests of what stands on top of a model need no
+// file.
 
 #include <string>
 #include <vector>
@@ -52,10 +53,11 @@ class FakeModel final : public Model {
     for (std::int32_t id : ids) rows.push_back(embedding[id]);
     return at::stack(rows);
   }
-  at::Tensor layer_forward(int layer, const at::Tensor& hidden, std::int64_t first_position, AttentionBackend& attention,
-                           KvObserver* observer) override {
+  at::Tensor layer_forward(int layer, const at::Tensor& hidden, std::int64_t first_position,
+                           AttentionBackend& attention, KvObserver* observer) override {
     const std::int64_t tokens = hidden.size(0);
-    AttentionInput input{layer, first_position, hidden.view({tokens, 4, 4}), at::matmul(hidden, key_weight[layer]).view({tokens, 2, 4}),
+    AttentionInput input{layer, first_position, hidden.view({tokens, 4, 4}),
+                         at::matmul(hidden, key_weight[layer]).view({tokens, 2, 4}),
                          at::matmul(hidden, value_weight[layer]).view({tokens, 2, 4})};
     if (observer) observer->observe(input);
     ++layer_calls;

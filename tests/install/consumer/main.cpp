@@ -26,14 +26,16 @@ int main(int argc, char** argv) try {
   const at::Tensor logits = model->logits(hidden.narrow(0, hidden.size(0) - 1, 1));
 
   const kvq::SideRecipe recipe = kvq::parse_recipe(argv[2]).value;
-  const kvq::SideEncoder encoder({.recipe = recipe, .kv_heads = 1, .head_dim = 64, .codebooks = {kvq::uniform_codebook(recipe.bits)}});
+  const kvq::SideEncoder encoder(
+      {.recipe = recipe, .kv_heads = 1, .head_dim = 64, .codebooks = {kvq::uniform_codebook(recipe.bits)}});
   std::vector<float> values, restored(64);
   for (int channel = 0; channel < 64; ++channel) values.push_back(std::cos(0.3f * channel));
   kvq::EncodedTokens encoded;
   encoder.encode(values, encoded);
   encoder.decode(encoded, restored);
   float largest = 0;
-  for (int channel = 0; channel < 64; ++channel) largest = std::max(largest, std::abs(values[channel] - restored[channel]));
+  for (int channel = 0; channel < 64; ++channel)
+    largest = std::max(largest, std::abs(values[channel] - restored[channel]));
   std::printf("next token %d, largest error %.4f\n", at::argmax(logits).item<int>(), largest);
 } catch (const kvq::Error& error) {
   std::fprintf(stderr, "consumer: %s\n", error.what());
