@@ -20,7 +20,8 @@ install(TARGETS kvq EXPORT kvqTargets
 
 if(TARGET kvq_cuda)  # beside libkvq, which opens it
   set_target_properties(kvq_cuda PROPERTIES INSTALL_RPATH "$ORIGIN;${torch_folder}/lib")
-  install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  # Not built by the quickstart, which asks for the tools alone.
+  install(TARGETS kvq_cuda LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" OPTIONAL)
 endif()
 
 file(RELATIVE_PATH bin_to_lib "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}")
