@@ -39,7 +39,7 @@ ONLY_IN = {
     r"toml\+\+/.*": {"lib/config", "lib/artifacts", "apps/common"},
     r"pcre2\.h|utf8proc\.h": {"lib/text"},
     r"openssl/.*": {"lib/core"},
-    r"zlib\.h": {"lib/artifacts"},
+    r"zlib\.h": {"lib/artifacts", "lib/core"},
     r"spdlog/.*": {"apps/common"},
     r"CLI/.*": {"apps"},
     r"(ATen|c10|caffe2|torch)/.*": {"lib/model", "lib/cache", "lib/cuda", "lib/calib", "lib/eval"},
