@@ -107,12 +107,13 @@ ReportDocument read_cell(const ExperimentRun& run, const PlannedCell& cell) {
   file.require(evaluation.subject.text_sha256 == text.sha256,
                fmt::format("is of another text than '{}'", text.path.string()));
   const bool whole = cell.only_layers.empty() && cell.only_side.empty();
+  const std::optional<std::string> cache = cache_sha256(cell.quantizer, cell.recipe);  // of all rows
   const std::optional<std::string> weights =
       cell.weights ? cache_sha256(cell.weights_file, cell.recipe) : std::optional<std::string>("");
   for (std::size_t index = 1; index < rows.size(); ++index) {
     const VariantResult& row = rows[index];
     file.require_row(row.name, name, whole ? row.name == name : row.name.starts_with(name + " ["));
-    file.require_sha256(row.source.sha256, cache_sha256(cell.quantizer, cell.recipe), name);
+    file.require_sha256(row.source.sha256, cache, name);
     file.require_sha256(row.weights.sha256, weights, name);
   }
   return document;
