@@ -1,12 +1,12 @@
 #include <kvq/vector/product_codec.h>
 
 #include <algorithm>
-#include <limits>
 
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
 #include <kvq/vector/bit_rows.h>
+#include <kvq/vector/centroid_loops.h>
 #include <kvq/vector/scalar_codec.h>
 
 namespace kvq {
@@ -16,48 +16,46 @@ ProductCodec::ProductCodec(ProductBooks books) : books_(std::move(books)) {
   KVQ_ASSERT(books_.bits >= 1 && books_.bits <= 8);
   const std::size_t channels = static_cast<std::size_t>(books_.dim), centroids = std::size_t{1} << books_.bits;
   KVQ_ASSERT(books_.centroids.size() == centroids * channels && books_.channel_weights.size() == channels);
-  const std::size_t width = channels / static_cast<std::size_t>(books_.subspaces);
-  by_channel_.resize(books_.centroids.size());
-  for (std::size_t space = 0; space < channels / width; ++space) {
-    for (std::size_t centroid = 0; centroid < centroids; ++centroid) {
-      for (std::size_t channel = 0; channel < width; ++channel)
-        by_channel_[(space * width + channel) * centroids + centroid] =
-            books_.centroids[(space * centroids + centroid) * width + channel];
-    }
-  }
 }
 
 void ProductCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
+  constexpr std::size_t kRows = 64;
+  const CentroidLoops& loops = centroid_loops();
   const std::size_t rows = static_cast<std::size_t>(check_rows(x, books_.dim));
   const std::size_t channels = static_cast<std::size_t>(books_.dim),
                     spaces = static_cast<std::size_t>(books_.subspaces);
   const std::size_t width = channels / spaces, centroids = std::size_t{1} << books_.bits;
+  std::vector<float> by_channel(channels * kRows), distances(kRows);
+  std::vector<std::uint32_t> owners(spaces * kRows);
+  std::vector<std::uint16_t> norms(kRows);
   std::vector<std::uint8_t> codes(spaces);
-  std::vector<float> distances(centroids);
-  for (std::size_t row = 0; row < rows; ++row) {
-    const auto values = x.subspan(row * channels, channels);
-    float inverse = 1;
-    if (books_.norm) {
-      const std::uint16_t half =
-          half_row_scale(values, RowScale::Norm, books_.exponent, static_cast<std::int64_t>(row));
-      put_half(half, out);
-      const float norm = row_scale(half, books_.exponent);
-      inverse = norm > 0 ? 1.0f / norm : 0.0f;
+  for (std::size_t first = 0; first < rows; first += kRows) {
+    const std::size_t count = std::min(kRows, rows - first);
+    for (std::size_t row = 0; row < count; ++row) {
+      const auto values = x.subspan((first + row) * channels, channels);
+      float inverse = 1;
+      if (books_.norm) {
+        norms[row] = half_row_scale(values, RowScale::Norm, books_.exponent, static_cast<std::int64_t>(first + row));
+        const float norm = row_scale(norms[row], books_.exponent);
+        inverse = norm > 0 ? 1.0f / norm : 0.0f;
+      }
+      for (std::size_t channel = 0; channel < channels; ++channel)
+        by_channel[channel * kRows + row] = values[channel] * inverse;
     }
     for (std::size_t space = 0; space < spaces; ++space) {
-      std::fill(distances.begin(), distances.end(), 0.0f);
-      for (std::size_t channel = space * width; channel < (space + 1) * width; ++channel) {
-        const float value = values[channel] * inverse, weight = books_.channel_weights[channel];
-        const float* positions = by_channel_.data() + channel * centroids;
-        for (std::size_t centroid = 0; centroid < centroids; ++centroid) {
-          const float difference = value - positions[centroid];
-          distances[centroid] += weight * difference * difference;
-        }
-      }
-      codes[space] =
-          static_cast<std::uint8_t>(std::min_element(distances.begin(), distances.end()) - distances.begin());
+      // Whole vectors of rows: what lies behind the last row is computed and not used.
+      const PointsByChannel points = {by_channel.data() + space * width * kRows,
+                                      (static_cast<std::int64_t>(count) + 7) / 8 * 8, static_cast<std::int64_t>(kRows),
+                                      static_cast<int>(width), books_.channel_weights.data() + space * width};
+      loops.nearest(points, books_.centroids.data() + space * centroids * width, static_cast<int>(centroids),
+                    owners.data() + space * kRows, distances.data());
     }
-    pack_bits(codes, books_.bits, out);
+    for (std::size_t row = 0; row < count; ++row) {
+      if (books_.norm) put_half(norms[row], out);
+      for (std::size_t space = 0; space < spaces; ++space)
+        codes[space] = static_cast<std::uint8_t>(owners[space * kRows + row]);
+      pack_bits(codes, books_.bits, out);
+    }
   }
 }
 

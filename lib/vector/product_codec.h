@@ -52,7 +52,6 @@ class ProductCodec : public VectorCodec {
 
  private:
   ProductBooks books_;
-  std::vector<float> by_channel_;  ///< `[subspaces, dim / subspaces, 2^bits]`: distances to all centroids side by side
 };
 
 }  // namespace kvq

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
 #include <kvq/core/parallel.h>
 #include <kvq/core/rng.h>
+#include <kvq/vector/centroid_loops.h>
 #include <kvq/vector/product_codec.h>
 #include <kvq/vector/scalar_codec.h>
 
@@ -78,55 +80,54 @@ class SubspaceKMeans {
     return error;
   }
 
-  /// Distances of all rows to the point `row`.
-  void distances_to(const float* position, std::vector<float>& distances) const {
-    std::fill(distances.begin(), distances.end(), 0.0f);
-    for (std::size_t channel = 0; channel < width_; ++channel) {
-      const float* values = points_.data() + channel * rows_;
-      const float at = position[channel], weight = channel_weights_[channel];
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const float difference = values[row] - at;
-        distances[row] += weight * difference * difference;
-      }
-    }
-  }
-
   std::vector<float> point(std::size_t row) const {
     std::vector<float> position(width_);
     for (std::size_t channel = 0; channel < width_; ++channel) position[channel] = points_[channel * rows_ + row];
     return position;
   }
 
-  double weighted_sum(const std::vector<float>& distances) const {
-    double sum = 0;
-    for (std::size_t row = 0; row < rows_; ++row)
-      sum += static_cast<double>(row_weights_[row]) * static_cast<double>(distances[row]);
-    return sum;
+  double share(std::size_t row) const {
+    return static_cast<double>(row_weights_[row]) * static_cast<double>(nearest_[row]);
   }
 
-  /// A row with probability weight · distance / `sum`.
-  std::size_t draw(Rng& rng, const std::vector<float>& distances, double sum) const {
+  /// A row with probability `share` / `sum`: first its block, then itself.
+  std::size_t draw(Rng& rng, double sum) const {
     double left = rng.uniform() * sum;
-    std::size_t last = 0;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      const double share = static_cast<double>(row_weights_[row]) * static_cast<double>(distances[row]);
-      if (share <= 0) continue;
+    std::size_t block = 0, last_block = 0;
+    for (; block < block_shares_.size(); ++block) {
+      if (block_shares_[block] <= 0) continue;
+      last_block = block;
+      if (left < block_shares_[block]) break;
+      left -= block_shares_[block];
+    }
+    const std::size_t first = std::min(block, last_block) * kBlock;
+    std::size_t last = first;
+    for (std::size_t row = first; row < std::min(first + kBlock, rows_); ++row) {
+      if (share(row) <= 0) continue;
       last = row;
-      left -= share;
-      if (left < 0) return row;
+      left -= share(row);
+      if (left < 0) break;
     }
     return last;
   }
 
   void start(Rng& rng) {
-    nearest_.assign(rows_, 1.0f);
+    nearest_.assign(rows_, std::numeric_limits<float>::infinity());
+    const std::size_t blocks = (rows_ + kBlock - 1) / kBlock;
     std::vector<float> distances(rows_), best(rows_);
+    std::vector<double> shares(blocks), best_shares(blocks);
     const int candidates = 2 + static_cast<int>(std::log(static_cast<double>(clusters_)));
-    const std::vector<float> first = point(draw(rng, nearest_, weighted_sum(nearest_)));
+    const std::vector<float> first = first_point(rng);
     centroids_ = first;
-    distances_to(first.data(), nearest_);
+    loops_.lesser(points_by_channel(), first.data(), row_weights_.data(), nearest_.data(), best.data(), shares.data());
+    nearest_.swap(best);
+    block_shares_ = shares;
+    if (const double all = std::accumulate(shares.begin(), shares.end(), 0.0); !std::isfinite(all))
+      fail(ErrorKind::Numeric, fmt::format("product quantization: squared distances of rows add up to {}: the values "
+                                           "are too large for a float",
+                                           all));
     while (centroids_.size() < clusters_ * width_) {
-      const double sum = weighted_sum(nearest_);
+      const double sum = std::accumulate(block_shares_.begin(), block_shares_.end(), 0.0);
       if (sum <= 0) {  // every row is a centroid: spare ones repeat the first, and lose every tie to it
         centroids_.insert(centroids_.end(), first.begin(), first.end());
         continue;
@@ -134,35 +135,48 @@ class SubspaceKMeans {
       double least = std::numeric_limits<double>::infinity();
       std::vector<float> chosen;
       for (int candidate = 0; candidate < candidates; ++candidate) {
-        const std::vector<float> position = point(draw(rng, nearest_, sum));
-        distances_to(position.data(), distances);
-        for (std::size_t row = 0; row < rows_; ++row) distances[row] = std::min(distances[row], nearest_[row]);
-        const double error = weighted_sum(distances);
+        const std::vector<float> position = point(draw(rng, sum));
+        loops_.lesser(points_by_channel(), position.data(), row_weights_.data(), nearest_.data(), distances.data(),
+                      shares.data());
+        const double error = std::accumulate(shares.begin(), shares.end(), 0.0);
         if (error < least) {
           least = error;
           chosen = position;
           best.swap(distances);
+          best_shares.swap(shares);
         }
       }
       centroids_.insert(centroids_.end(), chosen.begin(), chosen.end());
       nearest_.swap(best);
+      block_shares_.swap(best_shares);
     }
+  }
+
+  /// A row with probability its weight.
+  std::vector<float> first_point(Rng& rng) const {
+    double left = rng.uniform() * std::accumulate(row_weights_.begin(), row_weights_.end(), 0.0);
+    std::size_t last = 0;
+    for (std::size_t row = 0; row < rows_; ++row) {
+      if (row_weights_[row] <= 0) continue;
+      last = row;
+      left -= static_cast<double>(row_weights_[row]);
+      if (left < 0) break;
+    }
+    return point(last);
+  }
+
+  PointsByChannel points_by_channel() const {
+    const auto rows = static_cast<std::int64_t>(rows_);
+    return {points_.data(), rows, rows, static_cast<int>(width_), channel_weights_.data()};
   }
 
   /// Nearest centroid of each row, the first of equals; returns the error.
   double assign() {
-    owner_.assign(rows_, 0);
-    std::vector<float> distances(rows_);
-    distances_to(centroids_.data(), nearest_);
-    for (std::size_t cluster = 1; cluster < clusters_; ++cluster) {
-      distances_to(centroids_.data() + cluster * width_, distances);
-      for (std::size_t row = 0; row < rows_; ++row) {
-        const bool nearer = distances[row] < nearest_[row];
-        nearest_[row] = nearer ? distances[row] : nearest_[row];
-        owner_[row] = nearer ? static_cast<std::uint32_t>(cluster) : owner_[row];
-      }
-    }
-    return weighted_sum(nearest_);
+    owner_.resize(rows_);
+    loops_.nearest(points_by_channel(), centroids_.data(), static_cast<int>(clusters_), owner_.data(), nearest_.data());
+    double sum = 0;
+    for (std::size_t row = 0; row < rows_; ++row) sum += share(row);
+    return sum;
   }
 
   /// Every centroid to the mean of its rows; one without to the row with the largest error.
@@ -184,8 +198,7 @@ class SubspaceKMeans {
       std::size_t worst = 0;
       double worst_error = 0;
       for (std::size_t row = 0; row < rows_; ++row) {
-        const double error = static_cast<double>(row_weights_[row]) * static_cast<double>(nearest_[row]);
-        if (error > worst_error) worst = row, worst_error = error;
+        if (share(row) > worst_error) worst = row, worst_error = share(row);
       }
       if (worst_error == 0) continue;
       const std::vector<float> position = point(worst);
@@ -194,9 +207,13 @@ class SubspaceKMeans {
     }
   }
 
+  static constexpr auto kBlock = static_cast<std::size_t>(CentroidLoops::kBlock);
+
+  const CentroidLoops& loops_ = centroid_loops();
   std::vector<float> points_;
   std::size_t rows_, width_, clusters_;
   std::vector<float> channel_weights_, row_weights_, centroids_, nearest_;
+  std::vector<double> block_shares_;  ///< sums of `share` over blocks of rows
   std::vector<std::uint32_t> owner_;
 };
 

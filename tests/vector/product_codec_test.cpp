@@ -112,6 +112,15 @@ TEST_CASE("Rows of weight 0 count for nothing; all weights 0 count as 1") {
   CHECK_THROWS_WITH(train_product(x, 4, weights, {}, options), ContainsSubstring("row 3"));
 }
 
+TEST_CASE("Values whose squares are beyond a float are refused") {
+  auto x = golden_rows(40, 4);
+  x[5] = 3e25f;
+  ProductOptions options;
+  options.subspaces = 2;
+  options.bits = 3;
+  CHECK_THROWS_WITH(train_product(x, 4, {}, {}, options), ContainsSubstring("too large for a float"));
+}
+
 TEST_CASE("Dividing by the norm makes codes independent of the size of rows") {
   auto x = golden_rows(300, 8);
   ProductOptions options;
