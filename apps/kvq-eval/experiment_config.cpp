@@ -11,6 +11,8 @@
 #include <kvq/core/error.h>
 #include <kvq/tasks/ruler.h>
 
+#include "common/numbers.h"
+
 namespace kvq::apps {
 
 namespace {
