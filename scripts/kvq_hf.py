@@ -7,11 +7,11 @@
         model(ids)                       # or model.generate, lm-eval-harness, your own code
 
 As a program it prints perplexities over windows as `kvq-eval perplexity` cuts them, one JSON object a cache: kvq_hf.py --help. Hooks on the
-projections replace each token's keys and values by what the cache would give back. Where tokens wait (recent=, flush=, groups of tokens),
-an attention function takes the exact or the coded version of each, as the cache stands once the query's own token is in it. Cached
-generation sees what one pass sees; groups of tokens are coded anew at each of its steps. Batches: without left padding, which would stand
-where a sequence's first tokens are kept exact. Written from FORMAT.md and the papers, not from kvq's C++: an independent check of it. Needs
-torch, h5py, and transformers for the model (GGUF: and gguf, accelerate).
+projections replace each token's keys and values by what the cache would give back. Where tokens wait (recent=, flush=, groups of tokens), an
+attention function takes the exact or the coded version of each, as the cache stands once the query's own token is in it. Cached generation
+sees what one pass sees; groups of tokens are coded anew at each of its steps. Batches: without left padding, which would stand where a
+sequence's first tokens are kept exact. Written from FORMAT.md and the papers, not from kvq's C++: an independent check of it. Needs torch,
+h5py, and transformers for the model (GGUF: and gguf, accelerate).
 """
 import argparse
 import contextlib
@@ -65,8 +65,7 @@ class Side:
         bounded = self.range == "static" or self.outliers and self.rule == "threshold" and self.range == "online"
         self.lower, self.upper = (tensor(name).flatten() if bounded else torch.zeros(heads * head_dim) for name in ("lower", "upper"))
         self.fixed = recipe["codebook"] if recipe["codebook"] in ("q4_0", "q8_0", "fp8") else None
-        if self.fixed:
-            return
+        if self.fixed: return
         # For each channel its boundaries between levels, padded with infinity, and what its codes stand for.
         names = [f"_{bits}" for bits in group["widths"][...].flatten()] if recipe.get("widths") == "pair" else [""] * heads * head_dim
         books = {name: (tensor("centroids" + name), tensor("decoded" + name)) for name in set(names)}
@@ -93,8 +92,7 @@ class Side:
 
     def round_fixed(self, x):
         """e4m3, or blocks of 32 channels of a head with a scale."""
-        if self.fixed == "fp8":
-            return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+        if self.fixed == "fp8": return x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
         blocks = x.reshape(-1, 32)
         largest = blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True))
         scale = largest / -8 if self.fixed == "q4_0" else largest.abs() / 127
@@ -106,8 +104,7 @@ class Side:
         """Of each row the k largest, then the k smallest of the rest; ties to the lower index. k is that of `total` values."""
         k = max(1, math.floor(self.outliers * total / 2 + 0.5))
         chosen = torch.zeros_like(x, dtype=torch.bool)
-        if 2 * k >= x.shape[1]:
-            return ~chosen
+        if 2 * k >= x.shape[1]: return ~chosen
         chosen.scatter_(1, x.argsort(dim=1, descending=True, stable=True)[:, :k], True)
         return chosen.scatter_(1, torch.where(chosen, torch.inf, x).argsort(dim=1, stable=True)[:, :k], True)
 
@@ -133,8 +130,7 @@ class Side:
             exact = torch.cat([self.extremes(part.T, self.group).T for part in x.split(rows.unique(return_counts=True)[1].tolist())])
         elif self.outliers:
             exact = self.extremes(x if self.range == "online" else torch.where(scale > 0, (x - zero) / scale, 0), width)
-        if self.range != "online":
-            return zero, scale, exact
+        if self.range != "online": return zero, scale, exact
         cell = (rows - rows[0])[:, None] * width + torch.arange(width, device=x.device) // together
         end = lambda bound, which: x.new_full((tokens * width,), bound).scatter_reduce(
             0, cell.flatten(), torch.where(exact, bound, x).flatten(), which)[cell]
@@ -170,8 +166,7 @@ class Side:
         flat = x.flatten(1).float()
         sinks = min(max(self.sinks - first, 0), flat.shape[0])
         coded = self.half(flat[sinks:]) if self.waits else flat[sinks:]  # tokens wait in fp16
-        if self.range == "window" and first:
-            raise ValueError("range=window takes the range of a whole window and cannot continue one")
+        if self.range == "window" and first: raise ValueError("range=window takes the range of a whole window and cannot continue one")
         if self.fixed:
             coded = self.round_fixed(coded)
         elif len(coded):
@@ -215,8 +210,7 @@ class Layer:
         exact, coded = x.chunk(2, dim=1) if x.shape[1] > side.heads else (x, x)
         dropped = max(0, int(seen.max()) - x.shape[2])  # by the cache of a layer that sees a window
         if side.axis == "channel-group":
-            if dropped:
-                raise ValueError("groups of tokens cannot be coded from a cache that has dropped some: use_cache=False")
+            if dropped: raise ValueError("groups of tokens cannot be coded from a cache that has dropped some: use_cache=False")
             y = x.transpose(1, 2).float()
             cos, sin = self.rotary(y, torch.arange(y.shape[1], device=x.device)[None]) if side.rope == "pre" else y.new_tensor([[[[1]]], [[[0]]]])
             y, full = rotate(y, cos, -sin), int(side.settled(seen.max()))
@@ -243,8 +237,7 @@ class Quantizer:
             if file.attrs.get("complete") != 1 or text("kvq_schema") != "quantizer" or text("schema_version").split(".")[0] != "1":
                 raise ValueError(f"{path}: is no complete quantizer file of schema version 1")
             self.name, recipe = text("recipe"), tomllib.loads(text("recipe_toml"))
-            if unknown := set(recipe) - {"sinks", "key", "value"}:
-                raise ValueError(f"{path}: this script does not know the recipe's {', '.join(sorted(unknown))}")
+            if unknown := set(recipe) - {"sinks", "key", "value"}: raise ValueError(f"{path}: this script does not know the recipe's {', '.join(sorted(unknown))}")
             common = recipe.get("sinks", 1), int(file.attrs["kv_heads"]), int(file.attrs["head_dim"])
             self.layers = [{side: Side(file[f"layers/{layer:02}/{side}"], {"axis": axis, **recipe[side]}, *common)
                             for side, axis in (("key", "channel"), ("value", "token"))} for layer in range(int(file.attrs["layers"]))]
@@ -253,8 +246,7 @@ class Quantizer:
     def attached(self, model):
         """Quantizes the model's keys and values as long as the context lasts."""
         decoder, usual = model.get_decoder(), model.config._attn_implementation
-        if len(decoder.layers) != len(self.layers):
-            raise ValueError(f"{self.name} is for {len(self.layers)} layers, the model has {len(decoder.layers)}")
+        if len(decoder.layers) != len(self.layers): raise ValueError(f"{self.name} is for {len(self.layers)} layers, the model has {len(decoder.layers)}")
         with contextlib.ExitStack() as undo:
             for block, sides in zip(decoder.layers, self.layers):
                 for handle in Layer(block.self_attn, sides, decoder.rotary_emb).handles:
@@ -279,10 +271,10 @@ def main():
     parser.add_argument("--model", required=True, type=pathlib.Path, help="Hugging Face folder, or a GGUF file")
     parser.add_argument("--text", required=True, help="UTF-8 text, or a .json list of token ids")
     parser.add_argument("--quantizer", action="append", default=[], help="quantizer.h5; repeat for several")
-    parser.add_argument("--seqlen", type=int, default=2048)
+    parser.add_argument("--seqlen", type=int, default=2048, help="tokens of a window (2048)")
     parser.add_argument("--max-windows", type=int, default=0, help="0: all")
-    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="of the model (float32)")
+    parser.add_argument("--device", default="cpu", help="as torch names it (cpu)")
     options = parser.parse_args()
     try:
         quantizers = [None, *map(Quantizer, options.quantizer)]
@@ -299,8 +291,8 @@ def main():
     for quantizer in quantizers:
         with quantizer.attached(model) if quantizer else contextlib.nullcontext():
             nll = [window_nll(model, window) for window in ids]
-        mean = sum(nll) / windows
-        print(json.dumps({"name": quantizer.name if quantizer else "none", "nll": mean, "ppl": math.exp(mean), "window_nll": nll}), flush=True)
+        name, mean = quantizer.name if quantizer else "none", sum(nll) / windows
+        print(json.dumps({"name": name, "nll": mean, "ppl": math.exp(mean), "window_nll": nll}), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,9 +80,13 @@ void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::s
     const auto known = std::find_if(into.results.begin(), into.results.end(),
                                     [&](const VariantResult& other) { return same_variant(row, other); });
     if (known != into.results.end()) {
-      log.info(fmt::format("'{}' of {} stands in an earlier report already", row.name, report));
+      log.info(fmt::format("'{}' of {} stands in an earlier report already and is left out", row.name, report));
       continue;
     }
+    const auto namesake = std::find_if(into.results.begin(), into.results.end(),
+                                       [&](const VariantResult& other) { return other.name == row.name; });
+    if (namesake != into.results.end() && namesake->cache != row.cache)  // a recipe simulated and packed
+      row.name += fmt::format(" [{}]", row.cache);
     row.name = unused_name(into.results, row.name, report);
     into.results.push_back(std::move(row));
   }

@@ -5,8 +5,8 @@ build=$root/build/release
 work=${KVQ_QUICKSTART_DIR:-$root/build/quickstart}
 [[ $work == /* ]] || work=$PWD/$work
 
-# 4, 3 and 2 bits of KVQuant's method, and 2 bits of ours.
-recipes=(nuq4-1% nuq3-1% nuq2-1% kvq2)
+# 4, 3 and 2 bits of KVQuant's method, 3 and 2 bits of ours, and those with the newest tokens exact.
+recipes=(nuq4-1% nuq3-1% nuq2-1% kvq3 kvq2 kvq2:recent=64)
 
 # choose_texts: sets calibration_text and evaluation_text, never the same bytes
 choose_texts() {

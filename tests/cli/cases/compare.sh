@@ -35,3 +35,8 @@ refused "no JSON" kvq-eval compare a/report.md b/report.json
 refused none.json kvq-eval compare a/report.json none.json
 refused reports kvq-eval compare
 refused "a/report.json" kvq-eval compare a/report.json b/report.json -o a --force
+
+# One recipe simulated and packed: the second is named by its cache.
+runs "${perplexity[@]}" --max-windows 6 --quantizer "$int4" --cache packed -o packed
+runs kvq-eval compare a/report.json packed/report.json --json
+[[ $(json "$out" '[row["name"] for row in report["results"]]') == "['none', 'int4', 'int4 [packed]']" ]] || problem "names of packed rows"
