@@ -9,6 +9,7 @@
 // error (log error interpolated between B = 1 … 8) minus the bits that were used: what pays is above 0.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include "support/catch.h"
 #include "support/skip.h"
 #include "vector/formula_matrix.h"
+#include "vector/turbo_support.h"
 
 using namespace kvq;
 using namespace kvq::test;
@@ -143,4 +145,25 @@ TEST_CASE("Claims of delta, low rank, entropy coding and product quantization", 
   const char* folder = std::getenv("KVQ_CLAIMS_DIR");
   if (!folder) KVQ_SKIP("KVQ_CLAIMS_DIR names no folder");
   for (const auto& [name, group] : groups_in(folder, only ? only : "")) print_group(name, group);
+}
+
+TEST_CASE("Time of a million 128-vectors, codecs with tables", "[.bench]") {
+  constexpr int kDim = 128, kRows = 1 << 14;
+  const std::vector<float> x = normal_rows(kDim, kRows, 91);
+  std::vector<float> y(x.size());
+  for (const char* recipe : {"scalar2", "scalar3", "scalar4", "delta3", "scalar3:lowrank=4", "scalar4:entropy=huffman",
+                             "scalar4:entropy=rans", "pq:m=32,bits=8"}) {
+    const auto codec = make_codec(parse_vector_recipe(recipe), kDim, VectorSample{x, {}, {}, 1});
+    std::vector<std::byte> bytes;
+    const auto seconds = [&](const auto& run) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * (1 << 20) / kRows;
+    };
+    codec->encode(std::span<const float>(x).first(kDim * 128), bytes);
+    bytes.clear();
+    const double encode = seconds([&] { codec->encode(x, bytes); });
+    const double decode = seconds([&] { codec->decode(bytes, y); });
+    std::printf("| %s | %.2f | %.2f |\n", recipe, encode, decode);
+  }
 }
