@@ -5,33 +5,26 @@
 // choice comes out the same to the bit however the tokens are cut into calls.
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include <ATen/ops/empty.h>
 
-#include <kvq/cache/aligned_floats.h>
 #include <kvq/cache/internal/eviction_rules.h>
-#include <kvq/cache/page_loops.h>
+#include <kvq/cache/internal/token_columns.h>
 #include <kvq/core/error.h>
 #include <kvq/core/parallel.h>
-#include <kvq/model/vector_math.h>
 
 namespace kvq {
 
 namespace {
 
 constexpr std::int64_t kColumnBlock = 64;
-constexpr std::int64_t kLine = 16;  ///< floats; PageLoops::multiply takes whole lines of columns
 constexpr float kNever = std::numeric_limits<float>::infinity();
-
-std::int64_t whole_lines(std::int64_t count) { return (count + kLine - 1) / kLine * kLine; }
 
 /// One kv head.
 class Head {
  public:
-  Head(const EvictionRecipe& recipe, int group, int head_dim)
-      : recipe_(&recipe), group_(group), head_dim_(head_dim), value_stride_(whole_lines(head_dim)) {}
+  Head(const EvictionRecipe& recipe, int group, int head_dim) : recipe_(&recipe), group_(group), columns_(head_dim) {}
 
   std::vector<std::int64_t> kept() const {
     std::vector<std::int64_t> list;
@@ -51,33 +44,23 @@ class Head {
   };
   void run(const Tokens& tokens) {
     if (tokens.first % kColumnBlock == 0) compact();
-    const auto before = static_cast<std::int64_t>(position_.size());
-    append(tokens);
-    const std::int64_t rows = tokens.count * group_, columns = whole_lines(before + tokens.count);
-    float* query = query_.reserve(static_cast<std::size_t>(rows * head_dim_));
-    for (std::int64_t token = 0; token < tokens.count; ++token)
-      std::copy_n(tokens.query + token * tokens.query_stride, group_ * head_dim_, query + token * group_ * head_dim_);
-    vector_math().scale(query, rows * head_dim_, static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))));
-    float* scores = scores_.reserve(static_cast<std::size_t>(rows * columns));
-    const PageLoops& loops = page_loops(best_simd_level());
-    loops.multiply(query, head_dim_, static_cast<int>(rows), head_dim_, keys_.data(), static_cast<int>(room_),
-                   static_cast<int>(columns), scores, static_cast<int>(columns), false);
-    for (std::int64_t token = 0; token < tokens.count; ++token)
-      answer(tokens.first + token, before + token + 1, scores + token * group_ * columns, columns);
-    float* sums = sums_.reserve(static_cast<std::size_t>(rows * value_stride_));
-    loops.multiply(scores, static_cast<int>(columns), static_cast<int>(rows), static_cast<int>(before + tokens.count),
-                   values_.data(), static_cast<int>(value_stride_), static_cast<int>(value_stride_), sums,
-                   static_cast<int>(value_stride_), false);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      std::copy_n(sums + row * value_stride_, head_dim_,
-                  tokens.result + row / group_ * tokens.query_stride + row % group_ * head_dim_);
+    const std::int64_t before = columns_.length();
+    for (std::int64_t token = 0; token < tokens.count; ++token) {
+      columns_.append(tokens.key + token * tokens.kv_stride, tokens.value + token * tokens.kv_stride);
+      position_.push_back(tokens.first + token);
+      weight_.push_back(0.0f);
     }
+    const TokenColumns::Rows rows = {static_cast<int>(tokens.count), group_, tokens.query_stride};
+    float* scores = columns_.scores(tokens.query, rows);
+    for (std::int64_t token = 0; token < tokens.count; ++token)
+      answer(tokens.first + token, before + token + 1, scores + token * group_ * columns_.stride());
+    columns_.weighted_sums(tokens.result, rows);
   }
 
  private:
   /// The query at `position`, whose own token is the last of `seen` columns: evicts, then turns its scores into
   /// weights.
-  void answer(std::int64_t position, std::int64_t seen, float* scores, std::int64_t stride) {
+  void answer(std::int64_t position, std::int64_t seen, float* scores) {
     const std::int64_t budget = eviction_budget(*recipe_, position + 1);
     const std::int64_t newest = budget - heavy_budget(*recipe_, budget);
     while (kept_ + 1 > budget) {
@@ -90,39 +73,11 @@ class Head {
       --kept_;
     }
     ++kept_;
-    const VectorMath& math = vector_math();
-    for (int head = 0; head < group_; ++head, scores += stride) {
-      for (const std::int64_t column : hidden_) scores[column] = -kNever;
-      const double total = math.exp_in_place(scores, seen, math.max(scores, seen));
-      math.scale(scores, seen, static_cast<float>(1.0 / total));
-      for (const std::int64_t column : hidden_) scores[column] = 0.0f;  // e^-inf is the least normal number here
-      std::fill(scores + seen, scores + stride, 0.0f);
+    for (int head = 0; head < group_; ++head, scores += columns_.stride()) {
+      weigh_scores(scores, seen, columns_.stride(), hidden_);
       for (std::int64_t column = 0; column < seen; ++column)
         weight_[static_cast<std::size_t>(column)] += scores[column];
     }
-  }
-
-  void append(const Tokens& tokens) {
-    make_room(static_cast<std::int64_t>(position_.size()) + tokens.count);
-    for (std::int64_t token = 0; token < tokens.count; ++token) {
-      const auto column = static_cast<std::int64_t>(position_.size());
-      const float *key = tokens.key + token * tokens.kv_stride, *value = tokens.value + token * tokens.kv_stride;
-      for (int channel = 0; channel < head_dim_; ++channel) keys_[channel * room_ + column] = key[channel];
-      std::copy_n(value, head_dim_, values_.begin() + column * value_stride_);
-      position_.push_back(tokens.first + token);
-      weight_.push_back(0.0f);
-    }
-  }
-
-  void make_room(std::int64_t columns) {
-    if (columns <= room_) return;
-    const std::int64_t room = whole_lines(std::max(columns, 2 * room_)) + kColumnBlock;
-    std::vector<float> larger(static_cast<std::size_t>(head_dim_ * room));
-    for (int channel = 0; channel < head_dim_; ++channel)
-      std::copy_n(keys_.begin() + channel * room_, room_, larger.begin() + channel * room);
-    keys_ = std::move(larger);
-    values_.resize(static_cast<std::size_t>(room * value_stride_));
-    room_ = room;
   }
 
   /// Evicted tokens lose their columns.
@@ -137,24 +92,16 @@ class Head {
       ++to;
     }
     position_.resize(to), weight_.resize(to);
-    for (int channel = 0; channel < head_dim_; ++channel) {
-      float* row = keys_.data() + channel * room_;
-      for (std::size_t column = 0; column < to; ++column) row[column] = row[from[column]];
-    }
-    for (std::size_t column = 0; column < to; ++column) {
-      std::copy_n(values_.begin() + from[column] * value_stride_, head_dim_,
-                  values_.begin() + static_cast<std::int64_t>(column) * value_stride_);
-    }
+    columns_.keep(from);
     hidden_.clear();
   }
 
   const EvictionRecipe* recipe_;
-  int group_, head_dim_;
-  std::int64_t value_stride_, room_ = 0, kept_ = 0;
+  int group_;
+  std::int64_t kept_ = 0;
+  TokenColumns columns_;
   std::vector<std::int64_t> position_, hidden_;
-  std::vector<float> weight_;         ///< kNever: evicted
-  std::vector<float> keys_, values_;  ///< `[head_dim][room]`, `[room][value_stride]`
-  AlignedFloats query_, scores_, sums_;
+  std::vector<float> weight_;  ///< kNever: evicted
 };
 
 class HeavyHitters final : public LayerEviction {
