@@ -24,10 +24,13 @@ constexpr const char* kInputs[] = {
     "--model",   "--text", "--calib", "--thresholds",       "--quantizer", "--weight-fisher", "--recipe",
     "--weights", "file",   "reports", "--calibration-text", "--tasks",     "--prompt-file"};
 
-/// One file under two names? Not when either is missing.
+/// One file under two names, or the place for one?
 bool same_file(const fs::path& a, const fs::path& b) {
-  std::error_code error;
-  return fs::equivalent(a, b, error) && !error;
+  std::error_code error, other;
+  if (fs::exists(a, error) || fs::exists(b, error)) return fs::equivalent(a, b, error) && !error;
+  const fs::path first = fs::weakly_canonical(fs::absolute(a), error),
+                 second = fs::weakly_canonical(fs::absolute(b), other);
+  return !error && !other && first == second;
 }
 
 }  // namespace
@@ -70,15 +73,16 @@ void check_output(const std::string& option, const fs::path& output, const std::
   for (const NamedPath& input : inputs) {
     std::error_code error;
     bool same = same_file(output, input.path);
-    if (!same && fs::is_directory(input.path, error)) {
+    if (!same && input.option != "-o" && fs::is_directory(input.path, error)) {  // a log may lie in -o's folder
       for (fs::directory_iterator entry(input.path, error), end; !error && entry != end && !same;
            entry.increment(error)) {
         same = same_file(output, entry->path());
       }
     }
     if (same) {
-      fail(ErrorKind::Usage, fmt::format("{} '{}' is what {} reads ('{}'); another name is needed", option,
-                                         output.string(), input.option, input.path.string()));
+      fail(ErrorKind::Usage,
+           fmt::format("{} '{}' is what {} {} ('{}'); another name is needed", option, output.string(), input.option,
+                       input.option == "-o" ? "writes" : "reads", input.path.string()));
     }
   }
 }

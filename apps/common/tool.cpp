@@ -130,6 +130,20 @@ void refuse_bare_equals(int argc, char** argv) {
   }
 }
 
+/// CLI11 leaves out what stands between two commas if nothing does.
+void refuse_empty_items(const CLI::App& command, int argc, char** argv) {
+  for (int index = 1; index < argc; ++index) {
+    const std::string argument = argv[index], name = argument.substr(0, argument.find('='));
+    const CLI::Option* option = name.rfind("--", 0) == 0 ? command.get_option_no_throw(name) : nullptr;
+    if (!option || option->get_delimiter() != ',') continue;
+    const std::string list = name != argument   ? argument.substr(name.size() + 1)
+                             : index + 1 < argc ? argv[index + 1]
+                                                : "";
+    if (("," + list + ",").find(",,") != std::string::npos)
+      throw CLI::ValidationError(name, fmt::format("'{}' has an empty place", list));
+  }
+}
+
 }  // namespace
 
 int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& work) {
@@ -138,7 +152,11 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     refuse_bare_equals(argc, argv);
     self.app.parse(argc, argv);
     refuse_empty_values(self.app);
-    for (const CLI::App* command : self.app.get_subcommands()) refuse_empty_values(*command);
+    refuse_empty_items(self.app, argc, argv);
+    for (const CLI::App* command : self.app.get_subcommands()) {
+      refuse_empty_values(*command);
+      refuse_empty_items(*command, argc, argv);
+    }
   } catch (const CLI::Success& success) {  // --help, --version
     return self.app.exit(success, std::cout, std::cerr);
   } catch (const CLI::ParseError& error) {
@@ -160,9 +178,12 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
   try {
     const std::vector<NamedPath> inputs = input_paths(self.app, *self.command);
     check_inputs(inputs);
-    if (const CLI::Option* output = self.command->get_option_no_throw("--output"); output && output->count() > 0)
+    std::vector<NamedPath> not_for_logs = inputs;
+    if (const CLI::Option* output = self.command->get_option_no_throw("--output"); output && output->count() > 0) {
       apps::check_output("-o", output->as<std::string>(), inputs);
-    if (!self.common.log_file.empty()) check_log_file(self.common.log_file, inputs);
+      not_for_logs.push_back({"-o", output->as<std::string>()});
+    }
+    if (!self.common.log_file.empty()) check_log_file(self.common.log_file, not_for_logs);
     Terminal terminal(self.name, self.common);
     RunContext context{terminal.log(), terminal.progress(), cancel_token(), self.common.threads};
     try {

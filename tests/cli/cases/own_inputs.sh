@@ -29,6 +29,10 @@ refused --text "${fisher[@]}" -o out.h5 --log-file text.txt
 refused "--log-file 'nowhere/x': folder 'nowhere' does not exist" "${threshold[@]}" -o out.h5 --log-file nowhere/x
 refused "'text.txt' is no folder" "${threshold[@]}" -o out.h5 --log-file text.txt/x
 refused "is no log" "${threshold[@]}" -o out.h5 --log-file "hf/../q/../thresholds.h5"
+refused "is what -o writes" "${threshold[@]}" -o new.h5 --log-file ./new.h5
+refused "'0.01,,0' has an empty place" kvq-threshold --calib calib.h5 --outliers 0.01,,0 -o new.h5
+refused "--sinks: '0,' has an empty place" kvq-threshold --calib calib.h5 --sinks=0, -o new.h5
+[[ ! -e new.h5 ]] || problem "something was left"
 runs "${threshold[@]}" -o out.h5 --log-file log
 lines=$(wc -l <log)
 runs "${threshold[@]}" -o out.h5 --force --log-file log
