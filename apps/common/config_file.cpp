@@ -25,7 +25,11 @@ std::string options_of(const CLI::App& command) {
 
 /// A value as it would be written on the command line.
 std::string argument(const std::string& file, const std::string& key, const toml::node& node) {
-  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* text = node.as_string()) {
+    if (text->get().find('\0') != std::string::npos)
+      refuse(file, node.source(), fmt::format("'{}' holds a NUL character", key));
+    return text->get();
+  }
   if (const auto* flag = node.as_boolean()) return flag->get() ? "true" : "false";
   if (const auto* integer = node.as_integer()) return fmt::format("{}", integer->get());
   if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
@@ -45,6 +49,8 @@ void check_type(const std::string& file, const CLI::Option& option, const std::s
   const std::string type = option.get_type_name();
   const bool whole = type.starts_with("INT") || type.starts_with("UINT");
   if (node.is_boolean()) refuse(file, node.source(), fmt::format("'{}' must be a value, not true or false", key));
+  if (type.starts_with("TEXT") && node.is_number())
+    refuse(file, node.source(), fmt::format("'{}' must be a string in quotes", key));
   if (whole && node.is_floating_point())
     refuse(file, node.source(), fmt::format("'{}' must be a whole number, written without a point", key));
 }

@@ -33,6 +33,8 @@ CalibrationHeader read_sample(const h5::Group& root, const std::string& schema) 
   header.shape = read_shape(root);
   header.rope = read_rope(root, header.shape);
   header.bos = root.text("bos");
+  if (header.bos != "window" && header.bos != "never")
+    root.damaged("bos", fmt::format("attribute is '{}'; known: window, never", header.bos));
   if (root.has_attribute("query_heads")) {
     header.query_heads = root.text("query_heads");
     if (header.query_heads != "joint" && header.query_heads != "mean" && header.query_heads != "max")

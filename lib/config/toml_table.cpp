@@ -59,7 +59,9 @@ std::optional<std::string> TomlTable::text(const std::string& key) const {
   const toml::node* node = impl_->find(key);
   if (!node) return std::nullopt;
   if (!node->is_string()) refuse(key, "must be a string in quotes");
-  return **node->as_string();
+  const std::string& text = **node->as_string();
+  if (text.find('\0') != std::string::npos) refuse(key, "holds a NUL character");
+  return text;
 }
 
 std::optional<std::int64_t> TomlTable::integer(const std::string& key) const {
@@ -103,12 +105,13 @@ std::optional<TomlTable> TomlTable::table(const std::string& key) const {
 std::optional<std::vector<std::string>> TomlTable::texts(const std::string& key) const {
   const toml::node* node = impl_->find(key);
   if (!node) return std::nullopt;
-  if (node->is_string()) return std::vector<std::string>{**node->as_string()};
+  if (node->is_string()) return std::vector<std::string>{*text(key)};
   std::vector<std::string> list;
   if (node->is_array()) {
     for (const toml::node& element : *node->as_array()) {
       if (!element.is_string()) refuse(key, "must hold strings in quotes only");
       list.push_back(**element.as_string());
+      if (list.back().find('\0') != std::string::npos) refuse(key, "holds a NUL character");
     }
   }
   if (list.empty()) refuse(key, "must be a string in quotes, or an array of them that is not empty");

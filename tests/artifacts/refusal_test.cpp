@@ -172,6 +172,14 @@ TEST_CASE("A file that was never finished is refused") {
   }
 }
 
+TEST_CASE("Calibrations say whether sequences begin with a BOS token in words that are known") {
+  for (const char* word : {"", "auto", "Window"}) {
+    CHECK_THAT(after(kKinds[2], [&](hid_t file) { replace_attribute(file, "bos", word); }),
+               ContainsSubstring("known: window, never"));
+  }
+  CHECK(after(kKinds[2], [](hid_t file) { replace_attribute(file, "bos", "never"); }).empty());
+}
+
 TEST_CASE("Missing objects and attributes are named") {
   const Kind &quantizer = kKinds[0], &thresholds = kKinds[1], &calibration = kKinds[2];
   for (const char* name : {"/layers", "/layers/02", "/layers/01/key", "/layers/01/key/lower",

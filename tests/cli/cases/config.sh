@@ -89,3 +89,9 @@ done
 for value in 99 -1 1.5; do wrong "verbose = $value" kvq-threshold --calib "$calib" -o x.h5; done
 printf 'verbose = 2\noutliers = 0.01\nforce = false\n' >good.toml
 runs kvq-threshold --config good.toml --calib "$calib" -o x.h5
+
+# A number is no name of a file; a name ends where its string does.
+for value in 3 1.5; do wrong "log-file = $value" kvq-threshold --calib "$calib" -o y.h5; done
+echo "output = \"y.h5\\u0000z\"" >bad.toml
+refused "line 1: 'output' holds a NUL character" kvq-threshold --config bad.toml --calib "$calib"
+[[ ! -e 3 && ! -e y.h5 ]] || problem "something was left"
