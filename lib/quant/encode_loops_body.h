@@ -1,5 +1,6 @@
-// No include guard: encode_loops.cpp includes this once per instruction set, each time in a namespace of its own,
-// behind kvq/vector/nearest_code_body.h, which has assign_codes.
+// No include guard: encode_loops.cpp includes this once per instruction set, each time in a namespace of its own.
+
+#include <kvq/vector/nearest_code_body.h>  // assign_codes
 
 inline void normalise_channels(const float* __restrict x, const float* __restrict zero, const float* __restrict inverse,
                                int count, float* __restrict x_hat) {

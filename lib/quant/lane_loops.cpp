@@ -4,42 +4,11 @@ namespace kvq {
 
 namespace {
 
-#define KVQ_LANE_VECTOR_BYTES 32
-namespace portable {
-#include "lane_loops_body.h"
-}
-
-#ifdef KVQ_SIMD_LEVELS
-#pragma GCC push_options
-#pragma GCC target("avx2")
-namespace avx2 {
-#include "lane_loops_body.h"
-}
-#pragma GCC pop_options
-
-#undef KVQ_LANE_VECTOR_BYTES
-#define KVQ_LANE_VECTOR_BYTES 64
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
-namespace avx512 {
-#include "lane_loops_body.h"
-}
-#pragma GCC pop_options
-#endif
+#define KVQ_LOOPS_BODY <kvq/quant/lane_loops_body.h>
+#include <kvq/core/simd_levels_body.h>
 
 }  // namespace
 
-const LaneLoops& lane_loops(SimdLevel level) {
-  switch (level) {
-#ifdef KVQ_SIMD_LEVELS
-    case SimdLevel::Avx512:
-      return avx512::kLoops;
-    case SimdLevel::Avx2:
-      return avx2::kLoops;
-#endif
-    default:
-      return portable::kLoops;
-  }
-}
+const LaneLoops& lane_loops(SimdLevel level) { return loops_of(level); }
 
 }  // namespace kvq

@@ -66,8 +66,9 @@ inline void round(const float* __restrict x, const float* __restrict zero, const
 
 /// As vectors by name: left alone, the compiler turns the loops inside out and shuffles. Compilers split what is wider
 /// than the machine.
-typedef float Vector __attribute__((vector_size(KVQ_LANE_VECTOR_BYTES), aligned(4), may_alias));
-inline constexpr int kVectorFloats = KVQ_LANE_VECTOR_BYTES / 4, kVectors = kLanes / kVectorFloats;
+inline constexpr int kVectorBytes = KVQ_SIMD_BYTES < 32 ? 32 : KVQ_SIMD_BYTES;
+typedef float Vector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+inline constexpr int kVectorFloats = kVectorBytes / 4, kVectors = kLanes / kVectorFloats;
 
 template <int kRows>
 inline void subtract_rows(const float* __restrict weights, std::ptrdiff_t stride, const float* __restrict errors,

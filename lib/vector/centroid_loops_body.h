@@ -1,10 +1,10 @@
 // No include guard: centroid_loops.cpp includes this once per instruction set, each time in a namespace of its own,
-// with KVQ_CENTROID_LANES floats in a vector. Vectors are written out: left to itself the compiler gathers over
+// with KVQ_SIMD_BYTES bytes in a vector. Vectors are written out: left to itself the compiler gathers over
 // channels.
 
-constexpr int kLanes = KVQ_CENTROID_LANES;
-using Floats __attribute__((vector_size(4 * KVQ_CENTROID_LANES))) = float;
-using Integers __attribute__((vector_size(4 * KVQ_CENTROID_LANES))) = std::int32_t;
+constexpr int kLanes = KVQ_SIMD_BYTES / 4;
+using Floats __attribute__((vector_size(KVQ_SIMD_BYTES))) = float;
+using Integers __attribute__((vector_size(KVQ_SIMD_BYTES))) = std::int32_t;
 using FourFloats __attribute__((vector_size(16))) = float;
 using FourDoubles __attribute__((vector_size(32))) = double;
 

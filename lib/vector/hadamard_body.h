@@ -1,5 +1,5 @@
-// No include guard: included once per instruction set, each time in a namespace of its own, with KVQ_HADAMARD_LANES
-// floats in a vector (1: none).
+// No include guard: included once per instruction set, each time in a namespace of its own, with
+// KVQ_SIMD_BYTES bytes in a vector. Clang has no __builtin_shuffle and gets loops over floats.
 
 /// For h = from, 2 from, … of the block (a, b) -> (a + b, a - b) on elements h apart; two steps in one pass.
 inline void mix_far(float* __restrict row, int width, int block, int from) {
@@ -28,9 +28,10 @@ inline void mix_far(float* __restrict row, int width, int block, int from) {
   }
 }
 
-#if KVQ_HADAMARD_LANES > 1
-using MixVector __attribute__((vector_size(4 * KVQ_HADAMARD_LANES))) = float;
-using MixMask __attribute__((vector_size(4 * KVQ_HADAMARD_LANES))) = std::int32_t;
+#ifdef KVQ_SIMD_LEVELS
+constexpr int kMixLanes = KVQ_SIMD_BYTES / 4;
+using MixVector __attribute__((vector_size(KVQ_SIMD_BYTES))) = float;
+using MixMask __attribute__((vector_size(KVQ_SIMD_BYTES))) = std::int32_t;
 
 /// One step within a vector: every element with its partner `kStep` away. a - b is taken as a + (-b), which is the
 /// same.
@@ -38,7 +39,7 @@ template <int kStep>
 inline void mix_lanes(MixVector& v) {
   MixMask partner, sign;
 #pragma GCC unroll 16
-  for (int lane = 0; lane < KVQ_HADAMARD_LANES; ++lane) {
+  for (int lane = 0; lane < kMixLanes; ++lane) {
     partner[lane] = lane ^ kStep;
     sign[lane] = (lane & kStep) != 0 ? INT32_MIN : 0;
   }
@@ -49,18 +50,18 @@ inline void mix_lanes(MixVector& v) {
 
 /// Sylvester's Hadamard matrix, not scaled, on each `block` (a power of two that divides `width`) of the row, in place.
 inline void mix_blocks(float* row, int width, int block) {
-#if KVQ_HADAMARD_LANES > 1
-  if (block >= KVQ_HADAMARD_LANES) {
-    for (int first = 0; first < width; first += KVQ_HADAMARD_LANES) {
+#ifdef KVQ_SIMD_LEVELS
+  if (block >= kMixLanes) {
+    for (int first = 0; first < width; first += kMixLanes) {
       MixVector v;  // memcpy: rows are aligned as floats only
       std::memcpy(&v, row + first, sizeof v);
       mix_lanes<1>(v);
       mix_lanes<2>(v);
-      if constexpr (KVQ_HADAMARD_LANES > 4) mix_lanes<4>(v);
-      if constexpr (KVQ_HADAMARD_LANES > 8) mix_lanes<8>(v);
+      if constexpr (kMixLanes > 4) mix_lanes<4>(v);
+      if constexpr (kMixLanes > 8) mix_lanes<8>(v);
       std::memcpy(row + first, &v, sizeof v);
     }
-    mix_far(row, width, block, KVQ_HADAMARD_LANES);
+    mix_far(row, width, block, kMixLanes);
     return;
   }
 #endif

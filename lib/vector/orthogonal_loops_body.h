@@ -1,11 +1,14 @@
 // No include guard: orthogonal_loops.cpp includes this once per instruction set, each time in a namespace of its own.
 
+#include "hadamard_body.h"
+#include "nearest_code_body.h"
+
 /// Rows together, so that a matrix that is larger than the registers is read once for all of them.
 template <int kRows>
 inline void multiply_rows(const float* __restrict columns, int dim, const float* __restrict x, float* __restrict y) {
-  constexpr int kLanes = KVQ_HADAMARD_LANES > 1 ? KVQ_HADAMARD_LANES : 4;
+  constexpr int kLanes = KVQ_SIMD_BYTES / 4;
   int first = 0;
-#if KVQ_HADAMARD_LANES > 1
+#ifdef KVQ_SIMD_LEVELS
   for (; first + 2 * kLanes <= dim; first += 2 * kLanes) {
     MixVector low[kRows] = {}, high[kRows] = {};
     for (int j = 0; j < dim; ++j) {

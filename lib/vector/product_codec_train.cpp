@@ -86,6 +86,8 @@ class SubspaceKMeans {
     return position;
   }
 
+  static double total(const std::vector<double>& sums) { return std::accumulate(sums.begin(), sums.end(), 0.0); }
+
   double share(std::size_t row) const {
     return static_cast<double>(row_weights_[row]) * static_cast<double>(nearest_[row]);
   }
@@ -112,22 +114,23 @@ class SubspaceKMeans {
   }
 
   void start(Rng& rng) {
-    nearest_.assign(rows_, std::numeric_limits<float>::infinity());
     const std::size_t blocks = (rows_ + kBlock - 1) / kBlock;
-    std::vector<float> distances(rows_), best(rows_);
+    std::vector<float> distances(rows_), best(rows_, std::numeric_limits<float>::infinity());
     std::vector<double> shares(blocks), best_shares(blocks);
     const int candidates = 2 + static_cast<int>(std::log(static_cast<double>(clusters_)));
-    const std::vector<float> first = first_point(rng);
+    nearest_.assign(rows_, 1.0f);  // the first is drawn by weight alone
+    block_shares_.assign(blocks, 0.0);
+    for (std::size_t row = 0; row < rows_; ++row) block_shares_[row / kBlock] += share(row);
+    const std::vector<float> first = point(draw(rng, total(block_shares_)));
     centroids_ = first;
-    loops_.lesser(points_by_channel(), first.data(), row_weights_.data(), nearest_.data(), best.data(), shares.data());
-    nearest_.swap(best);
-    block_shares_ = shares;
-    if (const double all = std::accumulate(shares.begin(), shares.end(), 0.0); !std::isfinite(all))
+    loops_.lesser(points_by_channel(), first.data(), row_weights_.data(), best.data(), nearest_.data(),
+                  block_shares_.data());
+    if (const double all = total(block_shares_); !std::isfinite(all))
       fail(ErrorKind::Numeric, fmt::format("product quantization: squared distances of rows add up to {}: the values "
                                            "are too large for a float",
                                            all));
     while (centroids_.size() < clusters_ * width_) {
-      const double sum = std::accumulate(block_shares_.begin(), block_shares_.end(), 0.0);
+      const double sum = total(block_shares_);
       if (sum <= 0) {  // every row is a centroid: spare ones repeat the first, and lose every tie to it
         centroids_.insert(centroids_.end(), first.begin(), first.end());
         continue;
@@ -138,7 +141,7 @@ class SubspaceKMeans {
         const std::vector<float> position = point(draw(rng, sum));
         loops_.lesser(points_by_channel(), position.data(), row_weights_.data(), nearest_.data(), distances.data(),
                       shares.data());
-        const double error = std::accumulate(shares.begin(), shares.end(), 0.0);
+        const double error = total(shares);
         if (error < least) {
           least = error;
           chosen = position;
@@ -150,19 +153,6 @@ class SubspaceKMeans {
       nearest_.swap(best);
       block_shares_.swap(best_shares);
     }
-  }
-
-  /// A row with probability its weight.
-  std::vector<float> first_point(Rng& rng) const {
-    double left = rng.uniform() * std::accumulate(row_weights_.begin(), row_weights_.end(), 0.0);
-    std::size_t last = 0;
-    for (std::size_t row = 0; row < rows_; ++row) {
-      if (row_weights_[row] <= 0) continue;
-      last = row;
-      left -= static_cast<double>(row_weights_[row]);
-      if (left < 0) break;
-    }
-    return point(last);
   }
 
   PointsByChannel points_by_channel() const {

@@ -13,6 +13,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include "cache/random_attention.h"
 #include "support/catch.h"
 
 #include <kvq/cache/kv_cache.h>
@@ -23,6 +24,7 @@
 #include <kvq/quant/encoder.h>
 
 using namespace kvq;
+using namespace kvq::test;
 
 namespace {
 
@@ -55,15 +57,8 @@ std::shared_ptr<Quantizer> make_quantizer(const std::string& recipe) {
 
 std::vector<AttentionInput> random_window(std::uint64_t seed, std::int64_t tokens = kTokens) {
   Rng rng(seed);
-  const auto tensor = [&](int heads, float size) {
-    at::Tensor x = at::empty({tokens, heads, kDim}, at::TensorOptions().dtype(at::kFloat));
-    float* data = x.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = size * static_cast<float>(2.0 * rng.uniform() - 1.0);
-    return x;
-  };
   std::vector<AttentionInput> layers;
-  for (int layer = 0; layer < kLayers; ++layer)
-    layers.push_back({layer, 0, tensor(kHeads, 4.0f), tensor(kKvHeads, 1.0f), tensor(kKvHeads, 1.0f)});
+  for (int layer = 0; layer < kLayers; ++layer) layers.push_back(random_attention(layer, tokens, kShape, 4.0f, rng));
   return layers;
 }
 

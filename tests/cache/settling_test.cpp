@@ -10,8 +10,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 
+#include "cache/random_attention.h"
 #include "support/both_ways.h"
 #include "support/catch.h"
 
@@ -23,6 +23,7 @@
 #include <kvq/quant/recipe_traits.h>
 
 using namespace kvq;
+using namespace kvq::test;
 
 namespace {
 
@@ -53,13 +54,7 @@ std::shared_ptr<Quantizer> make_quantizer(const std::string& recipe) {
 
 AttentionInput random_window(std::int64_t tokens, std::uint64_t seed) {
   Rng rng(seed);
-  const auto tensor = [&](int heads, float size) {
-    at::Tensor x = at::empty({tokens, heads, kDim}, at::TensorOptions().dtype(at::kFloat));
-    float* data = x.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = size * static_cast<float>(2.0 * rng.uniform() - 1.0);
-    return x;
-  };
-  return {0, 0, tensor(kShape.heads, 2.0f), tensor(kShape.kv_heads, 1.0f), tensor(kShape.kv_heads, 1.0f)};
+  return random_attention(0, tokens, kShape, 2.0f, rng);
 }
 
 at::Tensor run(SimulatedCache& cache, const AttentionInput& window, const std::vector<std::int64_t>& chunks,

@@ -1,5 +1,7 @@
 // What tiers cost, beside what, and which caches cannot have them.
 
+#include <c10/core/InferenceMode.h>
+
 #include "cache/tiers_loop.h"
 
 using namespace kvq;

@@ -13,8 +13,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/InferenceMode.h>
 
+#include "cache/random_attention.h"
 #include "support/catch.h"
 
 #include <kvq/cache/kv_cache.h>
@@ -68,15 +68,9 @@ inline std::shared_ptr<Quantizer> tiered_quantizer(const std::string& recipe) {
 
 inline std::vector<AttentionInput> random_text(std::uint64_t seed) {
   Rng rng(seed);
-  const auto tensor = [&](int heads, float size) {
-    at::Tensor x = at::empty({kTokens, heads, kDim}, at::TensorOptions().dtype(at::kFloat));
-    float* data = x.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < x.numel(); ++i) data[i] = size * static_cast<float>(2.0 * rng.uniform() - 1.0);
-    return x;
-  };
   std::vector<AttentionInput> layers;
   for (int layer = 0; layer < kLayers; ++layer)
-    layers.push_back({layer, 0, tensor(kHeads, 4.0f), tensor(kKvHeads, 1.0f), tensor(kKvHeads, 1.0f)});
+    layers.push_back(random_attention(layer, kTokens, {kLayers, kHeads, kKvHeads, kDim}, 4.0f, rng));
   return layers;
 }
 
