@@ -1,5 +1,8 @@
 #include "common/tool.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cmath>
 #include <csignal>
@@ -37,6 +40,24 @@ CancelToken& cancel_token() {
 void on_signal(int) {
   if (cancel_token().cancelled()) std::_Exit(130);
   cancel_token().cancel();
+}
+
+/// A file that is opened where a standard stream is closed would get that stream's number, and what is printed would go
+/// into the file.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // Read-only, for what is written there to be an error as it is with a closed stream.
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
+  }
+}
+
+/// Flushes stdout. Throws Io when it cannot be written; a reader that went away (`| head`) is no failure of ours.
+void finish_output() {
+  std::cout.flush();
+  if (!std::cout && errno != EPIPE) {
+    fail(ErrorKind::Io,
+         fmt::format("standard output cannot be written: {}", errno ? std::strerror(errno) : "unknown reason"));
+  }
 }
 
 }  // namespace
@@ -148,6 +169,7 @@ void refuse_empty_items(const CLI::App& command, int argc, char** argv) {
 
 int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& work) {
   Impl& self = *impl_;
+  occupy_standard_streams();
   try {
     refuse_bare_equals(argc, argv);
     self.app.parse(argc, argv);
@@ -158,7 +180,16 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
       refuse_empty_items(*command, argc, argv);
     }
   } catch (const CLI::Success& success) {  // --help, --version
-    return self.app.exit(success, std::cout, std::cerr);
+    std::signal(SIGPIPE, SIG_IGN);
+    errno = 0;
+    const int code = self.app.exit(success, std::cout, std::cerr);
+    try {
+      finish_output();
+    } catch (const Error& error) {
+      std::cerr << fmt::format("{}: {}\n", self.name, error.what());
+      return exit_code(error.kind());
+    }
+    return code;
   } catch (const CLI::ParseError& error) {
     std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name, parse_problem(self.app, error), self.name);
     return 2;
@@ -231,12 +262,7 @@ void print_result(const std::string& text) {
   errno = 0;
   std::cout << text;
   if (text.empty() || text.back() != '\n') std::cout << '\n';
-  std::cout.flush();
-  // A reader that went away (`| head`) is no failure of ours; a full disk behind stdout is.
-  if (!std::cout && errno != EPIPE) {
-    fail(ErrorKind::Io,
-         fmt::format("standard output cannot be written: {}", errno ? std::strerror(errno) : "unknown reason"));
-  }
+  finish_output();
 }
 
 std::string human_bytes(double bytes) {

@@ -60,12 +60,16 @@ void run(const Tool& tool, const PasskeyCommandOptions& options, RunContext& con
                      static_cast<std::int64_t>(options.inputs.weights.size()) + 1, inputs.model->device()),
         options.lengths, caches, tool.common().json);
   }
-  const std::vector<PasskeyResult> results =
-      evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos, inputs.quantizers, passkey, context);
+  std::unique_ptr<TaskJournal> journal;
+  if (folder)
+    journal = std::make_unique<TaskJournal>(
+        folder->journal(), run_identity(tool, options.inputs, inputs, context.threads, {}), tool.common().force);
+  const std::vector<PasskeyResult> results = evaluate_passkey(*inputs.model, *inputs.tokenizer, inputs.prepend_bos,
+                                                              inputs.quantizers, passkey, journal.get(), context);
   ReportDocument document;
   document.passkey = {report_subject(tool, options.inputs, inputs), results};
-  if (folder) folder->write(document);
-  print_result(tool.common().json ? document_json(document) : to_text(passkey_table(results)));
+  publish(folder.get(), journal.get(), document,
+          tool.common().json ? document_json(document) : to_text(passkey_table(results)));
 }
 
 }  // namespace
@@ -90,7 +94,8 @@ Command passkey_command(Tool& tool) {
   command->add_option("--seed", options->seed, "seed of the keys")
       ->check(whole_number(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  command->add_option("-o,--output", options->output, "folder for report.json, .md, .html and .csv");
+  command->add_option("-o,--output", options->output,
+                      "folder for report.json, .md, .html and .csv; an interrupted run resumes there");
   tool.add_common(*command, {});
   return {command, [&tool, options](RunContext& context) { run(tool, *options, context); }};
 }

@@ -155,15 +155,9 @@ void run(const Tool& tool, const PerplexityOptions& options, RunContext& context
   subject.text = argument.path.filename().string();
   subject.text_sha256 = streams[0].text_sha256;
   subject.text_tokens = tokens;
-  if (folder) {
-    folder->write(document);
-    journal->remove();
-  }
-  if (tool.common().json) {
-    print_result(document_json(document));
-  } else {
-    print_result(to_text(perplexity_table(report)) + "\n" + recommendation(report, options.max_kl));
-  }
+  publish(folder.get(), journal.get(), document,
+          tool.common().json ? document_json(document)
+                             : to_text(perplexity_table(report)) + "\n" + recommendation(report, options.max_kl));
 }
 
 }  // namespace

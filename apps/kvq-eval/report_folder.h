@@ -1,7 +1,11 @@
 #pragma once
 // The folder that -o names: the reports, and the journal of a run that is not finished.
 
+#include <exception>
 #include <filesystem>
+#include <string>
+
+#include "common/tool.h"
 
 #include <kvq/core/atomic_file.h>
 #include <kvq/eval/report.h>
@@ -27,5 +31,20 @@ class ReportFolder {
   std::filesystem::path folder_;
   bool force_, made_ = false;
 };
+
+/// The end of an evaluation: reports into the folder and `text` to stdout, which is printed also where the disk refuses
+/// the reports; the journal is kept then. Folder and journal may be null. Throws Io.
+template <class Journal>
+void publish(ReportFolder* folder, Journal* journal, const ReportDocument& document, const std::string& text) {
+  std::exception_ptr problem;
+  try {
+    if (folder) folder->write(document);
+    if (journal) journal->remove();
+  } catch (...) {
+    problem = std::current_exception();
+  }
+  print_result(text);
+  if (problem) std::rethrow_exception(problem);
+}
 
 }  // namespace kvq::apps

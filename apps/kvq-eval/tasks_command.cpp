@@ -116,11 +116,8 @@ void run(const Tool& tool, const CLI::App& command, const TasksCommandOptions& o
         fmt::format("{} longer than --max-length {} lost their middle", plural(cut, "prompt"), options.max_length));
   ReportDocument document;
   document.tasks = std::move(evaluation);
-  if (folder) {
-    folder->write(document);
-    journal->remove();
-  }
-  print_result(tool.common().json ? document_json(document) : to_text(task_table(document.tasks->report)));
+  publish(folder.get(), journal.get(), document,
+          tool.common().json ? document_json(document) : to_text(task_table(document.tasks->report)));
 }
 
 void add_ruler_options(CLI::App& command, TasksCommandOptions& options) {

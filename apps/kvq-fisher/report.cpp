@@ -20,7 +20,7 @@ double mean(const std::vector<double>& values) {
 }
 
 double total_seconds(const CollectResult& result) {
-  return result.compute_seconds + result.journal_seconds + result.assemble_seconds;
+  return result.compute_seconds + result.statistics_seconds + result.journal_seconds + result.assemble_seconds;
 }
 
 /// Tokens that this run worked on, those of resumed sequences left out.
@@ -69,6 +69,7 @@ std::string result_as_json(const FisherArguments& arguments, const CollectResult
               {"file_bytes", result.file_bytes},
               {"seconds", seconds},
               {"compute_seconds", result.compute_seconds},
+              {"statistics_seconds", result.statistics_seconds},
               {"journal_seconds", result.journal_seconds},
               {"assemble_seconds", result.assemble_seconds},
               {"tokens_per_second", seconds > 0 ? computed_tokens(arguments, result) / seconds : 0.0}})
@@ -82,10 +83,11 @@ std::string result_as_text(const FisherArguments& arguments, const CollectResult
                   plural(arguments.seqlen, "token"), human_bytes(static_cast<double>(result.file_bytes)));
   text += fmt::format("mean loss {:.4f} nats (perplexity {:.2f})\n", loss, std::exp(loss));
   if (seconds > 0) {
-    text += fmt::format("{}, {:.0f} tokens/s; gradients {:.0f} %, statistics and journal {:.0f} %, file {:.0f} %",
-                        human_seconds(seconds), computed_tokens(arguments, result) / seconds,
-                        100 * result.compute_seconds / seconds, 100 * result.journal_seconds / seconds,
-                        100 * result.assemble_seconds / seconds);
+    const auto share = [&](double part) { return 100 * part / seconds; };
+    text +=
+        fmt::format("{}, {:.0f} tokens/s; gradients {:.0f} %, statistics {:.0f} %, journal {:.0f} %, file {:.0f} %",
+                    human_seconds(seconds), computed_tokens(arguments, result) / seconds, share(result.compute_seconds),
+                    share(result.statistics_seconds), share(result.journal_seconds), share(result.assemble_seconds));
   }
   if (result.resumed > 0) text += fmt::format("; {} from an earlier run", plural(result.resumed, "sequence"));
   return text;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -21,8 +22,31 @@ std::string last_error() {
   return message;
 }
 
+namespace {
+
+/// Throws Memory. HDF5 needs less than this to look at a sound artifact.
+void require_memory(const std::string& problem) {
+  constexpr std::size_t kPlenty = std::size_t{16} << 20;
+  void* probe = ::operator new(kPlenty, std::nothrow);
+  ::operator delete(probe);
+  if (!probe) fail(ErrorKind::Memory, problem.empty() ? "out of memory" : "out of memory (" + problem + ")");
+}
+
+}  // namespace
+
+void check_memory() {
+  bool about_memory = false;
+  auto look = [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+    if (error->maj_num == H5E_RESOURCE) *static_cast<bool*>(out) = true;
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, look, &about_memory);
+  if (about_memory) require_memory(last_error());
+}
+
 Id::~Id() {
-  if (id_ >= 0) attempt([&] { return close_(id_); });
+  std::string ignored;
+  if (id_ >= 0) attempt_without_check([&] { return close_(id_); }, ignored);
 }
 
 void Group::damaged(const std::string& name, const std::string& problem) const {
@@ -180,10 +204,16 @@ void without_exit_handler() {
   static_cast<void>(once);
 }
 
+/// Where memory is short HDF5 crashes as it opens a file.
+void start() {
+  without_exit_handler();
+  require_memory("");
+}
+
 }  // namespace
 
 File File::create(const std::filesystem::path& path, const std::string& name) {
-  without_exit_handler();
+  start();
   auto disk = std::make_unique<Disk>(path, name, Disk::Mode::Create);
   const Id access(disk->access_properties(), H5Pclose);
   const Id creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
@@ -196,7 +226,7 @@ File File::create(const std::filesystem::path& path, const std::string& name) {
 }
 
 File File::open(const std::filesystem::path& path) {
-  without_exit_handler();
+  start();
   auto disk = std::make_unique<Disk>(path, path.string(), Disk::Mode::Read);
   // HDF5 would look for a signature behind a user block as well; artifacts have none.
   constexpr std::array<unsigned char, 8> kSignature = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};

@@ -77,17 +77,18 @@ class SequenceRun {
 
   void run(const Window& window, std::int64_t sequence, std::shared_ptr<SequenceWriter> writer, CollectResult& result) {
     const CollectClock::time_point start = CollectClock::now();
-    double journal = 0;
-    const double loss = options_.gradients ? run_both_ways(window, sequence, writer, journal)
-                                           : run_forward(window, sequence, writer, journal);
+    Seconds seconds;
+    const double loss = options_.gradients ? run_both_ways(window, sequence, writer, seconds)
+                                           : run_forward(window, sequence, writer, seconds);
     const CollectClock::time_point since = CollectClock::now();
     writing_.run([this, writer, loss] {
       if (options_.inputs) options_.inputs->check();  // what was computed from changed files must not count as finished
       writer->commit(loss);
     });
-    journal += seconds_since(since);
-    result.journal_seconds += journal;
-    result.compute_seconds += seconds_since(start) - journal;
+    seconds.journal += seconds_since(since);
+    result.statistics_seconds += seconds.statistics;
+    result.journal_seconds += seconds.journal;
+    result.compute_seconds += seconds_since(start) - seconds.statistics - seconds.journal;
   }
   /// All of it is in the journal.
   void finish(CollectResult& result) {
@@ -99,33 +100,43 @@ class SequenceRun {
  private:
   static constexpr std::size_t kWaitingLayers = 8;
   using Writer = std::shared_ptr<SequenceWriter>;
+  struct Seconds {
+    double statistics = 0, journal = 0;
+  };
 
-  double run_forward(const Window& window, std::int64_t sequence, const Writer& writer, double& journal) {
+  template <class Work>
+  static auto timed(double& seconds, const Work& work) {
+    const CollectClock::time_point since = CollectClock::now();
+    auto result = work();
+    seconds += seconds_since(since);
+    return result;
+  }
+
+  double run_forward(const Window& window, std::int64_t sequence, const Writer& writer, Seconds& seconds) {
     return sequence_forward(model_, window.ids, [&](const LayerTensors& layer) {
       context_.cancel.check();
-      const CollectClock::time_point since = CollectClock::now();
-      store(forward_parts(layer, *writer), sequence, writer);
-      journal += seconds_since(since);
+      LayerParts parts = timed(seconds.statistics, [&] { return forward_parts(layer, *writer); });
+      store(std::move(parts), sequence, writer, seconds);
       context_.progress.advance(1);
     });
   }
 
-  double run_both_ways(const Window& window, std::int64_t sequence, const Writer& writer, double& journal) {
+  double run_both_ways(const Window& window, std::int64_t sequence, const Writer& writer, Seconds& seconds) {
     bool forward_is_done = false;
     const bool joint = options_.query_heads == QueryHeads::Joint;
     const auto take = [&](const LayerGradients& layer) {
       context_.cancel.check();
       if (!std::exchange(forward_is_done, true)) context_.progress.advance(model_.config().kv.layers);
-      const CollectClock::time_point since = CollectClock::now();
       const c10::AutoGradMode no_grad(false);
-      LayerParts parts = forward_parts({layer.layer, layer.query, layer.key, layer.value}, *writer);
+      LayerParts parts = timed(seconds.statistics, [&] {
+        return forward_parts({layer.layer, layer.query, layer.key, layer.value}, *writer);
+      });
       const auto gradient = [&](const at::Tensor& whole, const at::Tensor& of_heads) {
         return host_floats(joint ? whole : over_query_heads(of_heads, whole.size(1), options_.query_heads));
       };
       parts.key_grad = gradient(layer.key_grad, layer.key_head_grad);
       parts.value_grad = gradient(layer.value_grad, layer.value_head_grad);
-      store(std::move(parts), sequence, writer);
-      journal += seconds_since(since);
+      store(std::move(parts), sequence, writer, seconds);
       context_.progress.advance(1);
     };
     return sequence_gradients(model_, window.ids, options_.recompute, take, {.query_heads = !joint});
@@ -147,7 +158,8 @@ class SequenceRun {
     return parts;
   }
 
-  void store(LayerParts parts, std::int64_t sequence, const Writer& writer) {
+  void store(LayerParts parts, std::int64_t sequence, const Writer& writer, Seconds& seconds) {
+    const CollectClock::time_point since = CollectClock::now();
     writing_.run([this, parts = std::make_shared<const LayerParts>(std::move(parts)), sequence, writer] {
       const c10::AutoGradMode no_grad(false);
       const int layer = parts->layer;
@@ -167,6 +179,7 @@ class SequenceRun {
                                         rope.window_of(layer), parts->log_sums, tokens)
                                  .data());
     });
+    seconds.journal += seconds_since(since);
   }
 
   Model& model_;

@@ -46,8 +46,9 @@ struct CollectResult {
   std::vector<double> loss;  ///< `[sequences]`
   std::int64_t resumed = 0;  ///< sequences taken from the journal
   std::uintmax_t file_bytes = 0;
-  double compute_seconds = 0;  ///< forward and backward
-  double journal_seconds = 0;  ///< statistics of queries and writing the journal; with overlap, what is waited for it
+  double compute_seconds = 0;     ///< forward and backward
+  double statistics_seconds = 0;  ///< query_moment and attention_mass
+  double journal_seconds = 0;     ///< metrics of keys and writing the journal; with overlap, what is waited for it
   double assemble_seconds = 0;
 };
 

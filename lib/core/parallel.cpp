@@ -5,10 +5,17 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <latch>
 #include <mutex>
+#include <new>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include <fmt/format.h>
+
+#include <kvq/core/error.h>
 
 namespace kvq {
 
@@ -48,6 +55,27 @@ void parallel_ranges(std::int64_t count, std::int64_t grain, int threads,
     const std::int64_t begin = range * grain;
     body(begin, std::min(count, begin + grain));
   });
+}
+
+void require_threads(int threads) {
+  std::latch all_are_there(1);
+  std::vector<std::thread> pool;
+  std::string problem;
+  try {
+    pool.reserve(static_cast<std::size_t>(threads));
+    while (static_cast<int>(pool.size()) < threads) pool.emplace_back([&] { all_are_there.wait(); });
+  } catch (const std::system_error& error) {
+    problem = error.code().message();
+  } catch (const std::bad_alloc&) {
+    problem = "out of memory";
+  }
+  const std::size_t started = pool.size();
+  all_are_there.count_down();
+  for (std::thread& thread : pool) thread.join();
+  if (!problem.empty())
+    fail(ErrorKind::Memory, fmt::format("the system allows {} more threads, {} are needed ({}): free memory, raise the "
+                                        "limits (ulimit -u, ulimit -v) or use fewer --threads",
+                                        started, threads, problem));
 }
 
 int available_cores() {

@@ -15,6 +15,10 @@ void parallel_for(std::int64_t count, int threads, const std::function<void(std:
 void parallel_ranges(std::int64_t count, std::int64_t grain, int threads,
                      const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 
+/// Starts `threads` threads at once and ends them. Throws Memory when the system refuses one: for libraries that wait
+/// for ever, or end the process, when that happens to them.
+void require_threads(int threads);
+
 /// Number of cores this process may use.
 int available_cores();
 

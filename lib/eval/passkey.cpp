@@ -1,17 +1,11 @@
 #include <kvq/eval/passkey.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
 
-#include <c10/core/InferenceMode.h>
-
 #include <kvq/core/error.h>
 #include <kvq/core/rng.h>
-#include <kvq/eval/generation.h>
-#include <kvq/eval/variant.h>
-#include <kvq/model/rope.h>
 #include <kvq/tasks/task.h>
 
 namespace kvq {
@@ -68,46 +62,43 @@ PasskeyPrompt make_passkey_prompt(const Tokenizer& tokenizer, std::int64_t lengt
 
 std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& tokenizer, bool prepend_bos,
                                             const std::vector<NamedQuantizer>& quantizers,
-                                            const PasskeyOptions& options, RunContext& context) {
-  const c10::InferenceMode no_gradients;
-  ExactAttention exact(model.config().kv, model.config().rope);
-  std::vector<PasskeyResult> results(quantizers.size() + 1);
-  results[0].name = "none";
-  std::vector<std::unique_ptr<KvCache>> caches;
-  for (std::size_t index = 0; index < quantizers.size(); ++index) {
-    results[index + 1].name = quantizers[index].name;
-    results[index + 1].sha256 = quantizers[index].source.sha256;
-    results[index + 1].weights = quantizers[index].weights;
-    caches.push_back(cache_of(quantizers[index], model.config(), context.threads));
-  }
-  const int new_tokens = passkey_new_tokens(options.chat);
-  const auto cells = static_cast<std::int64_t>(options.lengths.size() * options.depths.size());
-  context.progress.begin("passkey prompts", cells * options.trials * static_cast<std::int64_t>(results.size()));
+                                            const PasskeyOptions& options, TaskJournal* journal, RunContext& context) {
+  const std::size_t depths = options.depths.size();
+  std::vector<Task> tasks;  // `trials` of them for every cell
   for (std::size_t length = 0; length < options.lengths.size(); ++length) {
-    for (std::size_t depth = 0; depth < options.depths.size(); ++depth) {
-      for (PasskeyResult& result : results) {
-        result.cells.push_back({options.lengths[length], 0, options.depths[depth], 0, options.trials});
-      }
+    for (std::size_t depth = 0; depth < depths; ++depth) {
       for (int trial = 0; trial < options.trials; ++trial) {
         // Every cell and trial has its own key, the same for all caches.
-        const std::uint64_t seed = options.seed * 1000003 + (length * options.depths.size() + depth) * 1009 + trial;
+        const std::uint64_t seed = options.seed * 1000003 + (length * depths + depth) * 1009 + trial;
         const PasskeyPrompt prompt = make_passkey_prompt(tokenizer, options.lengths[length], options.depths[depth],
                                                          options.chat, prepend_bos, seed);
-        for (std::size_t variant = 0; variant < results.size(); ++variant) {
-          AttentionBackend& cache = variant == 0 ? static_cast<AttentionBackend&>(exact) : *caches[variant - 1];
-          Model& blocks = variant == 0 ? model : blocks_of(quantizers[variant - 1], model);
-          const std::string text =
-              tokenizer.decode(greedy_continuation(blocks, tokenizer, prompt.ids, cache, new_tokens, context));
-          PasskeyCell& cell = results[variant].cells.back();
-          cell.prompt_tokens = static_cast<std::int64_t>(prompt.ids.size());
-          cell.found += text.find(prompt.key) != std::string::npos;
-          results[variant].continuations.push_back(text);
-          context.progress.advance(1);
-        }
+        tasks.push_back({"passkey",
+                         prompt.text,
+                         "",
+                         {prompt.key},
+                         Metric::Recall,
+                         passkey_new_tokens(options.chat),
+                         options.lengths[length]});
       }
     }
   }
-  context.progress.end();
+  const TaskReport report =
+      evaluate_tasks(model, tokenizer, prepend_bos, quantizers, tasks, {options.chat, 0}, journal, context);
+  std::vector<PasskeyResult> results;
+  for (const TaskResult& row : report.results) {
+    PasskeyResult& result = results.emplace_back();
+    result.name = row.name;
+    result.sha256 = row.sha256;
+    result.weights = row.weights;
+    for (std::size_t task = 0; task < tasks.size(); ++task) {
+      const std::size_t cell = task / static_cast<std::size_t>(options.trials);
+      if (cell == result.cells.size())
+        result.cells.push_back({tasks[task].length, 0, options.depths[cell % depths], 0, options.trials});
+      result.cells[cell].prompt_tokens = report.prompts[task].prompt_tokens;
+      result.cells[cell].found += row.answers[task].score == 1.0;
+      result.continuations.push_back(row.answers[task].text);
+    }
+  }
   return results;
 }
 

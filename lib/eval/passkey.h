@@ -7,6 +7,7 @@
 
 #include <kvq/core/log.h>
 #include <kvq/eval/perplexity.h>
+#include <kvq/eval/tasks.h>
 #include <kvq/text/tokenizer.h>
 
 namespace kvq {
@@ -36,10 +37,10 @@ struct PasskeyResult {
   WeightsSource weights = {};
 };
 
-/// Baseline first. Decoding appends to the same cache token by token.
+/// Baseline first. Decoding appends to the same cache token by token. `journal` may be null.
 std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& tokenizer, bool prepend_bos,
                                             const std::vector<NamedQuantizer>& quantizers,
-                                            const PasskeyOptions& options, RunContext& context);
+                                            const PasskeyOptions& options, TaskJournal* journal, RunContext& context);
 
 /// The prompt text with the key at `depth`, as long as fits `length` tokens.
 struct PasskeyPrompt {

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/parallel.h>
 
 namespace kvq {
 
 void set_compute_threads(int threads) {
   if (threads < 1) fail(ErrorKind::Usage, fmt::format("{} threads: at least 1 is needed", threads));
+  // libtorch has two pools: one waits for ever where a thread is refused, the other (OpenMP) ends the process.
+  if (threads > 1) require_threads(2 * threads);
   at::set_num_threads(threads);
   // May only be called once and before the pool starts; one inter-op thread is all that is ever used here, and a
   // process that has chosen otherwise keeps its choice.

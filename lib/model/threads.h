@@ -4,7 +4,7 @@
 namespace kvq {
 
 /// Matrix products and element-wise work use `threads` threads (>= 1, else throws Usage); nothing else runs beside
-/// them.
+/// them. Throws Memory where the system does not allow so many.
 void set_compute_threads(int threads);
 
 }  // namespace kvq

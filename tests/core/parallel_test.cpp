@@ -1,9 +1,14 @@
 #include "support/catch.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <stdexcept>
 #include <vector>
 
+#include <kvq/core/error.h>
 #include <kvq/core/parallel.h>
 
 using namespace kvq;
@@ -59,3 +64,29 @@ TEST_CASE("The first exception is rethrown and stops the hand-out") {
 }
 
 TEST_CASE("There is at least one core") { CHECK(available_cores() >= 1); }
+
+TEST_CASE("Threads that the system refuses are an error, not something to wait for") {
+  CHECK_NOTHROW(require_threads(8));
+#ifndef __SANITIZE_ADDRESS__  // needs more address space than a limit leaves
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const rlimit limit{64u << 20, 64u << 20};  // less than what is mapped: no stack for anybody
+    ::setrlimit(RLIMIT_AS, &limit);
+    int code = 1;
+    try {
+      require_threads(500);
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      code = error.kind() == ErrorKind::Memory && message.find("500 are needed") != std::string::npos ? 0 : 2;
+    } catch (...) {
+      code = 3;
+    }
+    ::_exit(code);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+#endif
+}

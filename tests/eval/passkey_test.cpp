@@ -102,7 +102,7 @@ TEST_CASE("Every cache answers the same prompts, and the unquantized one as a qu
   options.lengths = {500, 700};
   options.depths = {0.1, 0.9};
   options.trials = 2;
-  const auto results = evaluate_passkey(model, tokenizer, false, {{"copy", none}}, options, quiet_context());
+  const auto results = evaluate_passkey(model, tokenizer, false, {{"copy", none}}, options, nullptr, quiet_context());
   REQUIRE(results.size() == 2);
   CHECK(results[0].name == "none");
   CHECK(results[1].name == "copy");
@@ -163,11 +163,11 @@ TEST_CASE("A model that repeats the key is seen to find it") {
   options.lengths = {500};
   options.depths = {0.5};
   options.seed = seed;
-  const auto results = evaluate_passkey(model, tokenizer, false, {}, options, quiet_context());
+  const auto results = evaluate_passkey(model, tokenizer, false, {}, options, nullptr, quiet_context());
   CHECK(results[0].cells[0].found == 1);
   CHECK(results[0].continuations[0].substr(0, 5) == key);
   ++options.seed;  // another key: the same answer is wrong now
-  CHECK(evaluate_passkey(model, tokenizer, false, {}, options, quiet_context())[0].cells[0].found == 0);
+  CHECK(evaluate_passkey(model, tokenizer, false, {}, options, nullptr, quiet_context())[0].cells[0].found == 0);
 }
 
 TEST_CASE("Prompts of SmolLM2 fill the length as the reference's do", "[model]") {

@@ -151,8 +151,8 @@ TEST_CASE("Greedy continuations of a row with other weights are the other model'
   PasskeyOptions options;
   options.lengths = {700};
   options.depths = {0.5};
-  const auto results = evaluate_passkey(model, tokenizer, false, {weights}, options, quiet_context());
-  const auto alone = evaluate_passkey(*other, tokenizer, false, {}, options, quiet_context());
+  const auto results = evaluate_passkey(model, tokenizer, false, {weights}, options, nullptr, quiet_context());
+  const auto alone = evaluate_passkey(*other, tokenizer, false, {}, options, nullptr, quiet_context());
   CHECK(results[1].continuations == alone[0].continuations);
   CHECK(results[1].continuations != results[0].continuations);
   CHECK(results[1].weights == kSource);

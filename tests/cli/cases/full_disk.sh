@@ -30,7 +30,25 @@ export -f full_disk runs same_bytes code_of problem
 export model calib calibration_text evaluation_text out err
 unshare --mount bash -euo pipefail -c full_disk
 
-# Standard output on a full device is a failure too.
+# Standard output on a full device, or closed, is a failure too; reports are written all the same.
+perplexity=(kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1)
+for command in "${perplexity[*]} --json" "kvq-eval --help" "kvq-fit --version" "kvq-eval passkey --help"; do
+  code=0
+  # shellcheck disable=SC2086  # as above
+  $command >/dev/full 2>"$err" || code=$?
+  ((code == 1)) || problem "exit code $code with a full standard output: $command"
+  grep -q "standard output" "$err" || problem "standard output is not named: $command"
+  code=0
+  # shellcheck disable=SC2086
+  $command >&- 2>"$err" || code=$?
+  ((code == 1)) || problem "exit code $code with a closed standard output: $command"
+done
 code=0
-kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 1 --json >/dev/full 2>"$err" || code=$?
-((code == 1)) || problem "exit code $code with a full standard output"
+"${perplexity[@]}" -o unseen >&- 2>"$err" || code=$?
+((code == 1)) || problem "exit code $code with a closed standard output"
+[[ $(ls -A unseen | sort | tr '\n' ' ') == "report.csv report.html report.json report.md " ]] || problem "reports: $(ls -A unseen)"
+is_json unseen/report.json
+# A closed stream's number is given to no file.
+"${perplexity[@]}" -o closed <&- >&- 2>&- && problem "no error"
+is_json closed/report.json
+! grep -q "^cache" closed/report.json || problem "the table is in a report"
