@@ -12,6 +12,7 @@
 #include <kvq/core/atomic_file.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/eval/report_reader.h>
 
 namespace kvq::apps {
 

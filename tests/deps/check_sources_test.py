@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """A checker that finds nothing looks like clean sources: each rule has a small file here that breaks it."""
+import pathlib
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
+from check_includes import Tree  # noqa: E402
 from check_sources import check_file  # noqa: E402
 
 
@@ -51,6 +54,20 @@ class Checker(unittest.TestCase):
         self.assertEqual(messages("apps/kvq-fit/main.cpp", "\n" * 79), "")
         self.assertEqual(check_file("lib/core/x.cpp", "/* a\nb */\nexit(1);\n")[0][0], 3)
         self.assertIn("#pragma once", messages("lib/core/x.h", "int x;\n"))
+
+    def test_finds_names_whose_header_is_not_included(self):
+        header = "#pragma once\nnamespace kvq {\nstruct Page {\n};\nstd::vector<int> pages_of(int token);\n}  // namespace kvq\n"
+        uses = "namespace kvq {\nint f() { Page page; return pages_of(1)[0] + other.pages_of(2) + PageCount; }\n}\n"
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            files = {"lib/cache/page.h": header, "lib/cache/around.h": "#pragma once\n#include <kvq/cache/page.h>\n",
+                     "lib/cache/bad.cpp": uses, "lib/cache/good.cpp": "#include <kvq/cache/around.h>\n" + uses,
+                     "lib/cache/own.cpp": "struct Page {\n};\nstatic int pages_of(int x) { return x; }\n" + uses}
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            found = list(Tree(root).missing())
+        self.assertEqual([problem.split(" is declared")[0] for problem in found], ["lib/cache/bad.cpp:2: Page", "lib/cache/bad.cpp:2: pages_of"])
 
 
 if __name__ == "__main__":
