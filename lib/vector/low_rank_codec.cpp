@@ -8,7 +8,7 @@
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
 #include <kvq/vector/bit_rows.h>
-#include <kvq/vector/low_rank_svd.h>
+#include <kvq/vector/leading_svd.h>
 #include <kvq/vector/scalar_codec.h>
 
 namespace kvq {
@@ -87,10 +87,9 @@ void LowRankCodec::encode(std::span<const float> x, std::vector<std::byte>& out)
     std::vector<float> decoded(values.size());
     KVQ_ASSERT(out.size() - begin == count * row_bytes_);
     base_->decode(std::span<const std::byte>(out).subspan(begin), decoded);
-    std::vector<double> residual(values.size());
-    for (std::size_t at = 0; at < values.size(); ++at)
-      residual[at] = static_cast<double>(values[at]) - static_cast<double>(decoded[at]);
-    const TruncatedSvd svd = truncated_svd(residual, static_cast<int>(count), dim(), options_.rank);
+    std::vector<float> residual(values.size());
+    for (std::size_t at = 0; at < values.size(); ++at) residual[at] = values[at] - decoded[at];
+    const TruncatedSvd svd = leading_svd(residual, static_cast<int>(count), dim(), options_.rank);
     for (std::size_t k = 0; k < svd.values.size(); ++k) {
       const double stretch = std::sqrt(svd.values[k]);
       write_factor(std::span<const double>(svd.left).subspan(k * count, count), stretch, options_.factor_bits, out);

@@ -1,7 +1,7 @@
 #pragma once
-// A codec whose error over a page of rows is corrected by its best approximation of rank r: x̂ = base + Σ_k a_k b_kᵀ,
-// with the left and right singular vectors of the residual, each times √σ_k, quantized to integers of `factor_bits`
-// bits.
+// A codec whose error over a page of rows is corrected by its best approximation of rank r (nearly; leading_svd.h):
+// x̂ = base + Σ_k a_k b_kᵀ, with the left and right singular vectors of the residual, each times √σ_k, quantized to
+// integers of `factor_bits` bits.
 //
 // A block is the base's bytes of `page` rows, then for each k the scale (fp16) and codes of a_k, `[rows]`, and of b_k,
 // `[dim]`, codes packed and padded to whole bytes. Factors take r (rows + dim) factor_bits + 32 r bits: with 128 rows

@@ -10,15 +10,17 @@
 #include <kvq/core/error.h>
 #include <kvq/core/half.h>
 #include <kvq/vector/bit_rows.h>
+#include <kvq/vector/magnitude.h>
 
 namespace kvq {
 
 std::int64_t check_rows(std::span<const float> x, int dim) {
   const std::size_t channels = static_cast<std::size_t>(dim);
   KVQ_ASSERT(dim > 0 && x.size() % channels == 0);
-  for (std::size_t at = 0; at < x.size(); ++at) {
-    if (!std::isfinite(x[at]))
-      fail(ErrorKind::Numeric, fmt::format("row {}, channel {}: {}", at / channels, at % channels, x[at]));
+  if (largest_magnitude_bits(x) >= kNotFinite) {
+    const std::size_t at =
+        std::find_if_not(x.begin(), x.end(), [](float value) { return std::isfinite(value); }) - x.begin();
+    fail(ErrorKind::Numeric, fmt::format("row {}, channel {}: {}", at / channels, at % channels, x[at]));
   }
   return static_cast<std::int64_t>(x.size() / channels);
 }
@@ -32,20 +34,22 @@ std::size_t zero_block_bytes(const VectorCodec& codec, std::int64_t rows) {
 
 namespace {
 
-struct RowMeasure {
-  double size = 0;
-  std::size_t largest = 0;  ///< channel
-};
-
-RowMeasure measure_row(std::span<const float> values, RowScale scale) {
-  RowMeasure measure;
-  double squares = 0;
-  for (std::size_t channel = 0; channel < values.size(); ++channel) {
-    if (std::fabs(values[channel]) > std::fabs(values[measure.largest])) measure.largest = channel;
-    squares += static_cast<double>(values[channel]) * static_cast<double>(values[channel]);
+double row_size(std::span<const float> values, RowScale scale) {
+  if (scale == RowScale::Max) return largest_magnitude(values);
+  constexpr std::size_t kSums = 8;  // several at once, in an order that does not depend on the compiler
+  double squares[kSums] = {};
+  std::size_t channel = 0;
+  for (; channel + kSums <= values.size(); channel += kSums) {
+    for (std::size_t sum = 0; sum < kSums; ++sum) {
+      const double value = values[channel + sum];
+      squares[sum] += value * value;
+    }
   }
-  measure.size = scale == RowScale::Norm ? std::sqrt(squares) : std::fabs(static_cast<double>(values[measure.largest]));
-  return measure;
+  for (; channel < values.size(); ++channel)
+    squares[0] += static_cast<double>(values[channel]) * static_cast<double>(values[channel]);
+  double all = 0;
+  for (const double sum : squares) all += sum;
+  return std::sqrt(all);
 }
 
 }  // namespace
@@ -55,22 +59,22 @@ int scale_exponent(std::span<const float> sample, int dim, RowScale scale) {
   double largest = 0;
   const std::int64_t rows = check_rows(sample, dim);
   for (std::int64_t row = 0; row < rows; ++row)
-    largest =
-        std::max(largest, measure_row(sample.subspan(static_cast<std::size_t>(row) * channels, channels), scale).size);
+    largest = std::max(largest, row_size(sample.subspan(static_cast<std::size_t>(row) * channels, channels), scale));
   if (largest == 0) return 0;
   return std::clamp(std::ilogb(largest) - 8, kLeastScaleExponent, kLargestScaleExponent);
 }
 
 std::uint16_t half_row_scale(std::span<const float> values, RowScale scale, int exponent, std::int64_t row) {
-  const RowMeasure measure = measure_row(values, scale);
-  const std::uint16_t half = float_to_half(static_cast<float>(std::ldexp(measure.size, -exponent)));
+  const double size = row_size(values, scale);
+  const std::uint16_t half = float_to_half(static_cast<float>(std::ldexp(size, -exponent)));
   if (half >= 0x7c00u) {
+    const auto by_magnitude = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+    const std::size_t largest = std::max_element(values.begin(), values.end(), by_magnitude) - values.begin();
     const double limit = std::ldexp(static_cast<double>(kHalfMax), exponent);
     throw VectorOverflow(
-        row, static_cast<int>(measure.largest), values[measure.largest], static_cast<float>(limit),
+        row, static_cast<int>(largest), values[largest], static_cast<float>(limit),
         fmt::format("its {} is {:.6g}, and scales end at {:.6g}; its largest value is {:.6g} in channel {}",
-                    scale == RowScale::Norm ? "norm" : "largest magnitude", measure.size, limit,
-                    values[measure.largest], measure.largest));
+                    scale == RowScale::Norm ? "norm" : "largest magnitude", size, limit, values[largest], largest));
   }
   return row_scale(half, exponent) > 0 ? half : std::uint16_t{0};
 }

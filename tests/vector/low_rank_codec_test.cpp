@@ -3,9 +3,11 @@
 
 #include <cmath>
 
+#include <kvq/vector/leading_svd.h>
 #include <kvq/vector/low_rank_codec.h>
 #include <kvq/vector/low_rank_svd.h>
 #include <kvq/vector/scalar_codec_fit.h>
+#include <kvq/vector/subspace_loops.h>
 
 #include "coding/streams.h"
 #include "vector/formula_matrix.h"
@@ -67,6 +69,65 @@ TEST_CASE("Degenerate matrices have a decomposition") {
   const TruncatedSvd one = truncated_svd(tiny, 4, 3, 3);
   CHECK(one.values[0] == Approx(1e-200 * std::sqrt(30.0) * std::sqrt(14.0)));
   CHECK(one.values[1] < 1e-214);
+}
+
+TEST_CASE("Few directions are found nearly, whatever the spectrum") {
+  // Σ of the largest squares, found / exact; white noise is the worst that there is.
+  const auto share = [](const std::vector<float>& x, int rows, int columns, int rank) {
+    const TruncatedSvd exact = truncated_svd(doubles(x), rows, columns, rank);
+    const TruncatedSvd found = leading_svd(x, rows, columns, rank);
+    REQUIRE(found.values.size() == exact.values.size());
+    double removed = squared_error(x, std::vector<float>(x.size())), held = 0;
+    std::vector<float> rest = x;
+    for (std::size_t k = 0; k < found.values.size(); ++k) {
+      held += exact.values[k] * exact.values[k];
+      for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+        for (std::size_t column = 0; column < static_cast<std::size_t>(columns); ++column)
+          rest[row * columns + column] -=
+              static_cast<float>(found.values[k] * found.left[k * rows + row] * found.right[k * columns + column]);
+      }
+    }
+    removed -= squared_error(rest, std::vector<float>(x.size()));
+    return removed / held;
+  };
+  const auto noise = gaussian(128 * 128, 6);
+  CHECK(share(noise, 128, 128, 4) > 0.93);
+  CHECK(share(noise, 128, 128, 8) > 0.93);
+  CHECK(share(noise, 64, 256, 4) > 0.9);
+  CHECK(share(noise, 256, 64, 4) > 0.9);
+  auto decaying = noise;
+  for (std::size_t at = 0; at < decaying.size(); ++at)
+    decaying[at] *= 1e-30f * static_cast<float>(std::pow(0.7, static_cast<double>(at % 128)));
+  CHECK(share(decaying, 128, 128, 4) > 0.9999);
+  // Of fewer directions than are asked for, and of none.
+  std::vector<float> two(100 * 90);
+  for (std::size_t row = 0; row < 100; ++row) {
+    for (std::size_t column = 0; column < 90; ++column)
+      two[row * 90 + column] = noise[row] * noise[200 + column] + 1e-3f * noise[400 + row] * noise[600 + column];
+  }
+  CHECK(share(two, 100, 90, 4) > 0.99999);
+  const TruncatedSvd nothing = leading_svd(std::vector<float>(100 * 90), 100, 90, 3);
+  CHECK(nothing.values == std::vector<double>{0, 0, 0});
+  CHECK(nothing.left == std::vector<double>(300, 0.0));
+}
+
+TEST_CASE("Products with a subspace are the same bits for every instruction set") {
+  for (const std::int64_t columns : {1, 7, 8, 24, 31, 47, 128}) {
+    const auto matrix = gaussian(50 * columns, 7), vectors = gaussian(50 * 8, 8);
+    std::vector<float> expected(8 * columns), products(8 * columns);
+    for (int k = 0; k < 8; ++k) {
+      for (std::int64_t column = 0; column < columns; ++column) {
+        float sum = 0;
+        for (std::int64_t row = 0; row < 50; ++row) sum += matrix[row * columns + column] * vectors[row * 8 + k];
+        expected[k * columns + column] = sum;
+      }
+    }
+    for (const SimdLevel level : {SimdLevel::Portable, SimdLevel::Avx2, SimdLevel::Avx512}) {
+      if (level > best_simd_level()) continue;
+      subspace_loops(level).multiply(matrix.data(), 50, columns, vectors.data(), products.data());
+      CHECK(products == expected);
+    }
+  }
 }
 
 TEST_CASE("Factors of 8 bits leave what the missing ranks hold, and hardly more") {

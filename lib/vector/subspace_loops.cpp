@@ -1,0 +1,16 @@
+#include <kvq/vector/subspace_loops.h>
+
+#include <cstring>
+
+namespace kvq {
+
+namespace {
+
+#define KVQ_LOOPS_BODY <kvq/vector/subspace_loops_body.h>
+#include <kvq/core/simd_levels_body.h>
+
+}  // namespace
+
+const SubspaceLoops& subspace_loops(SimdLevel level) { return loops_of(level); }
+
+}  // namespace kvq
