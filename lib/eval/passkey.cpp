@@ -78,6 +78,7 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
     results[index + 1].name = quantizers[index].name;
     results[index + 1].sha256 = quantizers[index].source.sha256;
     results[index + 1].weights = quantizers[index].weights;
+    results[index + 1].cache = cache_name(quantizers[index]);
     caches.push_back(cache_of(quantizers[index], model.config(), context.threads));
   }
   const int new_tokens = passkey_new_tokens(options.chat);
