@@ -110,9 +110,10 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
     plan.calibrations.push_back(plan_calibration(calibration, inputs));
     for (std::size_t earlier = 0; earlier + 1 < plan.calibrations.size(); ++earlier) {
       if (plan.calibrations[earlier].key != plan.calibrations.back().key) continue;
-      fail(ErrorKind::Usage,
-           fmt::format("the calibrations '{}' and '{}' are the same: same texts, samples, window length and seed",
-                       plan.calibrations[earlier].config.name, calibration.name));
+      check_key(calibration.table, "name", "is wrong:", [&] {
+        fail(ErrorKind::Usage, fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed",
+                                           calibration.name, plan.calibrations[earlier].config.name));
+      });
     }
   }
   std::set<std::filesystem::path> known;
