@@ -241,7 +241,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     terminal.progress().end();
     if (code != 0) terminal.error(message);
   } catch (const Error& error) {  // a path is wrong, or the log file cannot be opened
-    std::cerr << fmt::format("{}: {}\n", self.name, printable_message(error.what()));
+    std::cerr << fmt::format("{}: {}\n", self.name, printable_message(self.config->with_place(error.what())));
     return exit_code(error.kind());
   }
   return code;

@@ -114,6 +114,9 @@ placed 2 "--lengths 30: the shortest passkey prompt" kvq-eval passkey --model "$
 refused "kvq-eval: --lengths 31: " kvq-eval passkey --model "$model" --config bad.toml --lengths 31
 printf '\nonly-layers = "77"\n' >bad.toml
 placed 2 "--only-layers 77: " kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer "$quantizer"
+mkfifo pipe
+printf 'text = ["pipe"]\n' >bad.toml
+placed 1 "--text 'pipe' is not a regular file" kvq-fisher --model "$model" -o x.h5
 printf 'output = "no/such/folder/"\n' >bad.toml
 placed 1 "-o no/such/folder/" kvq-fit --calib "$calib" --recipe int4
 

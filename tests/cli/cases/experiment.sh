@@ -141,6 +141,7 @@ bad "bad.toml, line 18: 'cell[1].only-layers' is 0,77: the model has layers 0 to
 bad "bad.toml, line 18: 'cell[1].only-layers' is most: 'most' is no layer" 's/"each"/"most"/'
 bad "'calibration[0].samples' must be an integer" 's/^samples = 2/samples = "2"/'
 bad "'cell[1].only-layers' must be a string" 's/"each"/1/'
+bad "bad.toml, line 15: 'cell[0].texts' holds 'prose': the experiment needs a text 'prose': --text prose=PATH" 's/^recipes = .*"int4".*/&\ntexts = ["prose"]/'
 bad "bad.toml, line 14: 'cell[0].recipes' cannot be used: " 's/"int4"/"q8_0"/'
 bad "bad.toml, line 10: 'calibration[1].name' is wrong: 'more' is the same as 'few'" 's/^samples = 4/samples = 2/; s/^name = "few"/&/'
 bad "which no cell makes" 's/better = "nuq3-1%/better = "nuq4-1%/'
@@ -149,6 +150,7 @@ bad "'title' is missing" '/^title/d'
 ask() { printf '%b' "$2" | cat small.toml - >asks.toml; refused "$1" kvq-eval experiment asks.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z; }
 ask "asks.toml, line 25: 'ruler.lengths' holds 30: the shortest prompt of niah-single" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 30]\n'
 ask "asks.toml, line 25: 'ruler.lengths' holds 1500 twice" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 1500]\n'
+ask "asks.toml, line 25: 'passkey.prompt' is 'chat': chat template: the model has none" '[passkey]\nlengths = [900]\nprompt = "chat"\n'
 ask "asks.toml, line 24: 'passkey.lengths' holds 9: " '[passkey]\nlengths = [900, 9]\n'
 sed 's/samples = 4/samples = 100000/' small.toml >large.toml
 refused "large.toml, line 11: 'calibration[1].samples' is 100000: the text holds" kvq-eval experiment large.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z
