@@ -138,9 +138,8 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
   return fmt::format("'{}' is not a command; known: {}", shortened(unknown.front()), list);
 }
 
-/// "kvq-eval perplexity": whose --help says more. A refusal may have come before all words were read.
+/// "kvq-eval perplexity": whose --help says more. A refusal may have come before CLI11 read any word.
 std::string asked_command(const CLI::App& app, int argc, char** argv) {
-  if (!app.get_subcommands().empty()) return app.get_name() + " " + app.get_subcommands().front()->get_name();
   for (int index = 1; index < argc; ++index) {
     const auto named = [&](const CLI::App* command) { return command->get_name() == argv[index]; };
     if (!app.get_subcommands(named).empty()) return app.get_name() + " " + argv[index];
