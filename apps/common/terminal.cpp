@@ -4,9 +4,12 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -87,6 +90,16 @@ spdlog::level::level_enum spd_level(LogLevel level) {
   return spdlog::level::info;
 }
 
+/// %*: "warning: " before a warning, nothing before what is none.
+class WarningFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm& /*time*/, spdlog::memory_buf_t& into) override {
+    const std::string_view word = message.level == spdlog::level::warn ? "warning: " : "";
+    into.append(word.data(), word.data() + word.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<WarningFlag>(); }
+};
+
 class SpdLog final : public Log {
  public:
   SpdLog(std::shared_ptr<spdlog::logger> logger, Display& display) : logger_(std::move(logger)), display_(display) {}
@@ -115,7 +128,9 @@ Terminal::Terminal(const std::string& tool, const CommonOptions& options)
   console->set_level(options.quiet ? spdlog::level::warn
                                    : (options.verbosity > 0 ? spdlog::level::debug : spdlog::level::info));
   // "kvq-fit: warning: …"; plain information carries no level.
-  console->set_pattern(options.verbosity > 1 ? "[%T.%e] %n: %v" : "%n: %v");
+  auto pattern = std::make_unique<spdlog::pattern_formatter>();
+  pattern->add_flag<WarningFlag>('*').set_pattern(options.verbosity > 1 ? "[%T.%e] %n: %*%v" : "%n: %*%v");
+  console->set_formatter(std::move(pattern));
   std::vector<spdlog::sink_ptr> sinks = {console};
   if (!options.log_file.empty()) {
     try {

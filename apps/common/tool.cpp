@@ -26,6 +26,7 @@
 
 #include <kvq/core/error.h>
 #include <kvq/core/parallel.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::apps {
 
@@ -65,6 +66,7 @@ void finish_output() {
 struct Tool::Impl {
   std::string name;
   CLI::App app;
+  std::shared_ptr<TomlConfig> config = std::make_shared<TomlConfig>(app);
   CommonOptions common;
   CLI::App* command = nullptr;  ///< the subcommand that was chosen, or the app itself
 };
@@ -82,7 +84,7 @@ Tool::Tool(std::string name, std::string description) : impl_(std::make_unique<I
                          !std::filesystem::is_directory(status);
         return odd ? fmt::format("'{}' is not a regular file (a pipe or a device?)", file) : std::string();
       });
-  impl_->app.config_formatter(std::make_shared<TomlConfig>(impl_->app));
+  impl_->app.config_formatter(impl_->config);
   impl_->app.fallthrough();  // `kvq-eval perplexity --config FILE`: also behind the subcommand
   impl_->app.get_formatter()->column_width(34);
 }
@@ -119,6 +121,22 @@ void refuse_empty_values(const CLI::App& command) {
   }
 }
 
+/// Checks of options quote a value whole, whatever its length.
+std::string with_short_values(const CLI::App& app, std::string problem) {
+  std::vector<const CLI::App*> commands = {&app};
+  for (const CLI::App* command : app.get_subcommands()) commands.push_back(command);
+  for (const CLI::App* command : commands) {
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& value : option->results()) {
+        const std::string quoted = shortened(value);
+        const std::size_t at = quoted == value ? std::string::npos : problem.find(value);
+        if (at != std::string::npos) problem.replace(at, value.size(), quoted);
+      }
+    }
+  }
+  return problem;
+}
+
 /// CLI11 says of a command that does not exist only that one is required.
 std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
@@ -129,16 +147,25 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
     const std::string command = app.get_subcommands().empty()
                                     ? app.get_name()
                                     : app.get_name() + " " + app.get_subcommands().front()->get_name();
-    return fmt::format("'{}' is not an option of {}", word.substr(0, word.find('=')), command);
+    return fmt::format("'{}' is not an option of {}", shortened(word.substr(0, word.find('='))), command);
   }
   if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) {
     return dynamic_cast<const CLI::ExtrasError*>(&error) && !unknown.empty()
-               ? fmt::format("'{}' is not expected", unknown.front())
-               : std::string(error.what());
+               ? fmt::format("'{}' is not expected", shortened(unknown.front()))
+               : with_short_values(app, error.what());
   }
   std::string list;
   for (const CLI::App* command : commands) list += (list.empty() ? "" : ", ") + command->get_name();
-  return fmt::format("'{}' is not a command; known: {}", unknown.front(), list);
+  return fmt::format("'{}' is not a command; known: {}", shortened(unknown.front()), list);
+}
+
+/// "kvq-eval perplexity": whose --help says more. A refusal may have come before CLI11 read any word.
+std::string asked_command(const CLI::App& app, int argc, char** argv) {
+  for (int index = 1; index < argc; ++index) {
+    const auto named = [&](const CLI::App* command) { return command->get_name() == argv[index]; };
+    if (!app.get_subcommands(named).empty()) return app.get_name() + " " + argv[index];
+  }
+  return app.get_name();
 }
 
 /// CLI11 takes `--text=` for `--text` and eats the next argument as its value.
@@ -161,7 +188,7 @@ void refuse_empty_items(const CLI::App& command, int argc, char** argv) {
                              : index + 1 < argc ? argv[index + 1]
                                                 : "";
     if (("," + list + ",").find(",,") != std::string::npos)
-      throw CLI::ValidationError(name, fmt::format("'{}' has an empty place", list));
+      throw CLI::ValidationError(name, fmt::format("'{}' has an empty place", shortened(list)));
   }
 }
 
@@ -191,7 +218,9 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     }
     return code;
   } catch (const CLI::ParseError& error) {
-    std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name, parse_problem(self.app, error), self.name);
+    std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name,
+                             printable_message(self.config->with_place(parse_problem(self.app, error))),
+                             asked_command(self.app, argc, argv));
     return 2;
   }
   self.command = self.app.get_subcommands().empty() ? &self.app : self.app.get_subcommands().front();
@@ -222,7 +251,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
       work(context);
     } catch (const Error& error) {
       code = exit_code(error.kind());
-      message = printable_message(error.what());
+      message = printable_message(self.config->with_place(error.what()));
     } catch (const std::bad_alloc&) {
       code = 1;
       message = "out of memory";
@@ -242,7 +271,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     terminal.progress().end();
     if (code != 0) terminal.error(message);
   } catch (const Error& error) {  // a path is wrong, or the log file cannot be opened
-    std::cerr << fmt::format("{}: {}\n", self.name, printable_message(error.what()));
+    std::cerr << fmt::format("{}: {}\n", self.name, printable_message(self.config->with_place(error.what())));
     return exit_code(error.kind());
   }
   return code;

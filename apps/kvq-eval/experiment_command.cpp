@@ -22,6 +22,7 @@
 #include <kvq/fit/fit.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/tasks/ruler.h>
+#include <kvq/tasks/task.h>
 #include <kvq/text/corpus.h>
 
 namespace kvq::apps {
@@ -58,24 +59,29 @@ std::vector<LabelledText> read_texts(const std::vector<std::string>& arguments, 
 /// What a cell's cache or parts cannot be is said before hours of calibrating.
 void check_cells(const ExperimentConfig& config, const ModelConfig& model, const std::string& cache) {
   for (const CellConfig& cell : config.cells) {
-    check_layer_list(cell.only_layers, model.kv.layers);
-    for (const Recipe& recipe : cell.recipes) {
-      check_local_layers(recipe, model.rope);
-      if (recipe.quantized) check_shape(recipe, model.kv.kv_heads, model.kv.head_dim);
-      for (const CalibrationConfig& calibration : config.calibrations) {
-        if (recipe.quantized && cell.uses(calibration.name))
-          check_contents(recipe, {calibration.query_heads, !calibration.forward_only,
-                                  calibration.metrics || calibration.forward_only});
+    check_key(cell.table, "only-layers", "is", [&] { check_layer_list(cell.only_layers, model.kv.layers); });
+    check_key(cell.table, "recipes", "cannot be used:", [&] {
+      for (const Recipe& recipe : cell.recipes) {
+        check_local_layers(recipe, model.rope);
+        if (recipe.quantized) check_shape(recipe, model.kv.kv_heads, model.kv.head_dim);
+        for (const CalibrationConfig& calibration : config.calibrations) {
+          if (recipe.quantized && cell.uses(calibration.name))
+            check_contents(recipe, {calibration.query_heads, !calibration.forward_only,
+                                    calibration.metrics || calibration.forward_only});
+        }
       }
-    }
+    });
     if (cache == "simulated") continue;
-    if (!cell.only_layers.empty() || !cell.only_side.empty())
-      fail(ErrorKind::Usage,
-           fmt::format("--cache {}: a cell has only-layers or only-side, which need --cache simulated", cache));
-    for (const Recipe& recipe : cell.recipes) {
-      const std::string refusal = cache == "cuda" ? cuda_refusal(recipe) : packed_refusal(recipe);
-      if (!refusal.empty()) fail(ErrorKind::Usage, refusal);
+    for (const auto& [key, value] : {std::pair("only-layers", cell.only_layers), {"only-side", cell.only_side}}) {
+      if (!value.empty())
+        cell.table->refuse(key, fmt::format("needs --cache simulated: a {} cache holds all layers and sides", cache));
     }
+    check_key(cell.table, "recipes", "cannot be used:", [&] {
+      for (const Recipe& recipe : cell.recipes) {
+        const std::string refusal = cache == "cuda" ? cuda_refusal(recipe) : packed_refusal(recipe);
+        if (!refusal.empty()) fail(ErrorKind::Usage, refusal);
+      }
+    });
   }
 }
 
@@ -83,23 +89,31 @@ void check_cells(const ExperimentConfig& config, const ModelConfig& model, const
 void check_questions(const ExperimentConfig& config, const LoadedModel& loaded) {
   for (const RetrievalConfig& asked : config.retrievals) {
     const bool chat = asked.prompt == "chat";
-    if (!asked.is_grid())
-      make_ruler_tasks({asked.ruler, asked.lengths, asked.samples, asked.seed, chat}, *loaded.tokenizer,
-                       loaded.prepend_bos);
-    for (const std::int64_t length : asked.lengths) {
-      if (asked.is_grid()) make_passkey_prompt(*loaded.tokenizer, length, 0.5, chat, loaded.prepend_bos, 0);
-    }
+    check_key(asked.table, "prompt", "is 'chat':", [&] {
+      if (chat) prompt_ids(*loaded.tokenizer, "a question", "", true, loaded.prepend_bos);
+    });
+    check_key(asked.table, "lengths", "holds", [&] {
+      if (!asked.is_grid())
+        make_ruler_tasks({asked.ruler, asked.lengths, asked.samples, asked.seed, chat}, *loaded.tokenizer,
+                         loaded.prepend_bos);
+      for (const std::int64_t length : asked.lengths) {
+        if (asked.is_grid()) make_passkey_prompt(*loaded.tokenizer, length, 0.5, chat, loaded.prepend_bos, 0);
+      }
+    });
   }
 }
 
 /// Texts that are too short for a window, or for the sequences of a calibration.
 void check_texts(const ExperimentConfig& config, const ExperimentInputs& inputs, const ExperimentPlan& plan,
-                 const LoadedModel& loaded) {
+                 const LoadedModel& loaded, bool samples_given) {
   const auto stream = [&](const LabelledText& text) {
     return tokenize(*loaded.tokenizer, read_text({text.label, text.path}));
   };
-  for (const LabelledText& text : inputs.texts)
-    sequential_windows({stream(text)}, config.seqlen, loaded.prepend_bos, loaded.bos(), 1);
+  for (const LabelledText& text : inputs.texts) {
+    const TokenStream tokens = stream(text);
+    check_key(config.table, "seqlen", fmt::format("is {}:", config.seqlen),
+              [&] { sequential_windows({tokens}, config.seqlen, loaded.prepend_bos, loaded.bos(), 1); });
+  }
   std::map<std::string, TokenStream> known;  // by path
   for (const PlannedCalibration& calibration : plan.calibrations) {
     std::vector<TokenStream> streams;
@@ -109,9 +123,21 @@ void check_texts(const ExperimentConfig& config, const ExperimentInputs& inputs,
       streams.push_back(found->second);
     }
     if (streams.empty()) continue;
-    Rng rng(calibration.config.seed);
-    sampled_windows(streams, calibration.config.seqlen, loaded.prepend_bos, loaded.bos(), calibration.config.samples,
-                    rng);
+    const CalibrationConfig& asked = calibration.config;
+    // Without a [[calibration]] the file says nothing of it.
+    const std::optional<TomlTable>& table = asked.table ? asked.table : config.table;
+    const std::string prefix = asked.table ? "" : "calibration.";
+    check_key(table, prefix + "seqlen", fmt::format("is {}:", asked.seqlen),
+              [&] { sequential_windows(streams, asked.seqlen, loaded.prepend_bos, loaded.bos(), 1); });
+    const auto draw = [&] {
+      Rng rng(asked.seed);
+      sampled_windows(streams, asked.seqlen, loaded.prepend_bos, loaded.bos(), asked.samples, rng);
+    };
+    if (samples_given) {  // on the command line
+      draw();
+    } else {
+      check_key(table, prefix + "samples", "is", draw);
+    }
   }
 }
 
@@ -152,7 +178,7 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
     check_cells(config, loaded.model->config(), options.cache);
     check_questions(config, loaded);
     plan = plan_experiment(config, inputs, options.output);
-    check_texts(config, inputs, plan, loaded);
+    check_texts(config, inputs, plan, loaded, options.samples > 0);
   }
   const ExperimentRun experiment{
       config, inputs, plan, options.output, tool.common().quiet, options.discard_calibrations};

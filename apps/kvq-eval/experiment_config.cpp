@@ -9,9 +9,8 @@
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/config/toml_table.h>
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/tasks/ruler.h>
-
-#include "common/numbers.h"
 
 namespace kvq::apps {
 
@@ -32,6 +31,7 @@ std::int64_t whole(const TomlTable& table, const std::string& key, std::int64_t 
 
 CalibrationConfig read_calibration(const TomlTable& table) {
   CalibrationConfig calibration;
+  calibration.table = table;
   calibration.name = table.text("name").value_or("");
   calibration.texts = table.texts("texts").value_or(std::vector<std::string>{});
   calibration.samples = whole(table, "samples", calibration.samples, 1);
@@ -39,7 +39,7 @@ CalibrationConfig read_calibration(const TomlTable& table) {
   calibration.seed = static_cast<std::uint64_t>(whole(table, "seed", 0, 0));
   calibration.query_heads = table.text("query-heads").value_or(calibration.query_heads);
   if (calibration.query_heads != "joint" && calibration.query_heads != "mean" && calibration.query_heads != "max")
-    table.refuse("query-heads", fmt::format("is '{}'; known: joint, mean, max", calibration.query_heads));
+    table.refuse("query-heads", fmt::format("is '{}'; known: joint, mean, max", shortened(calibration.query_heads)));
   calibration.forward_only = table.flag("forward-only").value_or(false);
   calibration.metrics = table.flag("metrics").value_or(false);
   if (calibration.forward_only && calibration.query_heads != "joint")
@@ -51,6 +51,7 @@ CalibrationConfig read_calibration(const TomlTable& table) {
 CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder,
                      const std::set<std::string>& calibrations) {
   CellConfig cell;
+  cell.table = table;
   const auto recipes = table.texts("recipes");
   const auto weights = table.texts("weights");
   if (!recipes && !weights) table.refuse("recipes", "is missing: short forms, or TOML files beside this one");
@@ -59,7 +60,7 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
       cell.recipes.push_back(resolve_recipe(text.ends_with(".toml") ? (folder / text).string() : text));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Usage) throw;
-      table.refuse("recipes", fmt::format("holds '{}': {}", text, error.what()));
+      table.refuse("recipes", fmt::format("holds '{}': {}", shortened(text), error.what()));
     }
     if (cell.recipes.back().is_baseline()) table.refuse("recipes", "holds 'none', which every report has anyway");
   }
@@ -68,19 +69,19 @@ CellConfig read_cell(const TomlTable& table, const std::filesystem::path& folder
     if (calibrations.contains(name)) continue;
     std::string list;
     for (const std::string& known : calibrations) list += (list.empty() ? "" : ", ") + known;
-    table.refuse("calibrations",
-                 fmt::format("holds '{}'; known: {}", name, list.empty() ? "none, no calibration has a name" : list));
+    table.refuse("calibrations", fmt::format("holds '{}'; known: {}", shortened(name),
+                                             list.empty() ? "none, no calibration has a name" : list));
   }
   cell.texts = table.texts("texts").value_or(std::vector<std::string>{});
   cell.only_layers = table.text("only-layers").value_or("");
   cell.only_side = table.text("only-side").value_or("");
   if (!cell.only_side.empty() && cell.only_side != "key" && cell.only_side != "value" && cell.only_side != "each")
-    table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", cell.only_side));
+    table.refuse("only-side", fmt::format("is '{}'; known: key, value, each", shortened(cell.only_side)));
   for (const std::string& text : weights.value_or(std::vector<std::string>{})) {
     try {
       cell.weights.push_back(parse_weight_scheme(text));
     } catch (const Error& error) {
-      table.refuse("weights", fmt::format("holds '{}': {}", text, error.what()));
+      table.refuse("weights", fmt::format("holds '{}': {}", shortened(text), error.what()));
     }
   }
   if (!cell.weights.empty() && !(cell.only_layers.empty() && cell.only_side.empty()))
@@ -103,13 +104,14 @@ std::vector<RetrievalConfig> read_retrievals(const TomlTable& experiment) {
     const std::optional<TomlTable> table = experiment.table(name);
     if (!table) continue;
     RetrievalConfig retrieval;
+    retrieval.table = table;
     if (name == std::string("ruler")) {
       std::vector<std::string> known = ruler_names();
       known.emplace_back("all");
       retrieval.ruler = table->texts("tasks").value_or(std::vector<std::string>{"all"});
       for (const std::string& word : retrieval.ruler) {
         if (std::find(known.begin(), known.end(), word) == known.end())
-          table->refuse("tasks", fmt::format("holds '{}'; known: {}", word, fmt::join(known, ", ")));
+          table->refuse("tasks", fmt::format("holds '{}'; known: {}", shortened(word), fmt::join(known, ", ")));
       }
       if (std::set<std::string>(retrieval.ruler.begin(), retrieval.ruler.end()).size() < retrieval.ruler.size())
         table->refuse("tasks", "names a kind twice");
@@ -119,7 +121,11 @@ std::vector<RetrievalConfig> read_retrievals(const TomlTable& experiment) {
       retrieval.trials = whole(*table, "trials", retrieval.trials, 1, 1000);
     }
     retrieval.lengths = table->integers("lengths").value_or(retrieval.lengths);
-    refuse_repeats(fmt::format("'{}.lengths'", name), retrieval.lengths);
+    for (std::size_t index = 1; index < retrieval.lengths.size(); ++index) {
+      const auto here = retrieval.lengths.begin() + static_cast<std::ptrdiff_t>(index);
+      if (std::find(retrieval.lengths.begin(), here, *here) != here)
+        table->refuse("lengths", fmt::format("holds {} twice", *here));
+    }
     for (const std::int64_t length : retrieval.lengths) {
       if (length < 1 || length > 1 << 24)
         table->refuse("lengths", fmt::format("holds {}; 1 to {} are possible", length, 1 << 24));
@@ -127,7 +133,7 @@ std::vector<RetrievalConfig> read_retrievals(const TomlTable& experiment) {
     retrieval.seed = static_cast<std::uint64_t>(whole(*table, "seed", 0, 0));
     retrieval.prompt = table->text("prompt").value_or(retrieval.prompt);
     if (retrieval.prompt != "raw" && retrieval.prompt != "chat")
-      table->refuse("prompt", fmt::format("is '{}'; known: raw, chat", retrieval.prompt));
+      table->refuse("prompt", fmt::format("is '{}'; known: raw, chat", shortened(retrieval.prompt)));
     table->reject_unknown();
     list.push_back(std::move(retrieval));
   }
@@ -167,7 +173,7 @@ std::string cache_name(const TomlTable& table, const std::string& key) {
         plus == std::string::npos ? "" : " + " + short_form(parse_weight_scheme(text.substr(plus + 3)));
     return short_form(parse_recipe(word)) + behind + weights;
   } catch (const Error& error) {
-    table.refuse(key, fmt::format("is '{}': {}", text, error.what()));
+    table.refuse(key, fmt::format("is '{}': {}", shortened(text), error.what()));
   }
 }
 
@@ -191,9 +197,34 @@ void read_span(const TomlTable& table, ExperimentConfig& config) {
 
 }  // namespace
 
+void check_key(const std::optional<TomlTable>& table, const std::string& key, const std::string& lead,
+               const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (!table || exit_code(error.kind()) != 2) throw;
+    std::string problem = error.what();
+    if (const std::string option = "--" + key.substr(key.rfind('.') + 1) + " "; problem.starts_with(option))
+      problem.erase(0, option.size());
+    // What else it says of options is meant for the tools that the experiment runs; here they are keys.
+    for (const auto& [said, meant] : {std::pair("kvq-fisher --", "--"),
+                                      {"--metric query, which puts ", ""},
+                                      {" here, or calibrate", ", or calibrate"},
+                                      {"--metrics", "metrics"},
+                                      {"--seqlen", "seqlen"},
+                                      {"--query-heads", "query-heads"},
+                                      {"--forward-only", "forward-only"}}) {
+      for (std::size_t at = 0; (at = problem.find(said)) != std::string::npos;)
+        problem.replace(at, std::string_view(said).size(), meant);
+    }
+    table->refuse(key, lead + " " + problem);
+  }
+}
+
 ExperimentConfig read_experiment(const std::filesystem::path& path) {
   const TomlTable table = TomlTable::read(path);
   ExperimentConfig config;
+  config.table = table;
   config.title = needed_text(table, "title", "what the report is called");
   config.question = needed_text(table, "question", "what the experiment asks");
   config.seqlen = whole(table, "seqlen", config.seqlen, 2);
@@ -205,7 +236,8 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
     const std::string& name = config.calibrations.back().name;
     if (calibrations.size() > 1 && name.empty())
       calibration.refuse("name", "is missing: several calibrations are told apart by it");
-    if (!names.insert(name).second) calibration.refuse("name", fmt::format("'{}' stands for two calibrations", name));
+    if (!names.insert(name).second)
+      calibration.refuse("name", fmt::format("'{}' stands for two calibrations", shortened(name)));
   }
   if (config.calibrations.empty()) config.calibrations.emplace_back();
   for (const TomlTable& cell : table.tables("cell")) config.cells.push_back(read_cell(cell, path.parent_path(), names));
@@ -231,7 +263,7 @@ ExperimentConfig read_experiment(const std::filesystem::path& path) {
     for (const std::string& name : {config.claims.back().better, config.claims.back().worse}) {
       if (!known.contains(name))
         claim.refuse(name == config.claims.back().better ? "better" : "worse",
-                     fmt::format("is '{}', which no cell makes", name));
+                     fmt::format("is '{}', which no cell makes", shortened(name)));
     }
   }
   table.reject_unknown();

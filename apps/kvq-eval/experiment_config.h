@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <kvq/config/toml_table.h>
 #include <kvq/eval/report.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/weight_scheme.h>
@@ -20,6 +23,7 @@ struct CalibrationConfig {
   std::uint64_t seed = 0;
   std::string query_heads = "joint";
   bool forward_only = false, metrics = false;  ///< as kvq-fisher's
+  std::optional<TomlTable> table = {};         ///< that it was read from, for messages; so below
 };
 
 /// Every recipe with every calibration on every text; with `weights`, besides, each of these weights alone and with
@@ -29,6 +33,7 @@ struct CellConfig {
   std::vector<WeightScheme> weights;
   std::vector<std::string> calibrations, texts;  ///< names and labels; empty: all
   std::string only_layers, only_side;            ///< as on the command line; empty: all
+  std::optional<TomlTable> table = {};
 
   bool uses(const std::string& calibration) const {
     return calibrations.empty() ||
@@ -45,6 +50,7 @@ struct RetrievalConfig {
   std::int64_t samples = 10;            ///< tasks of each kind and length
   std::uint64_t seed = 0;
   std::string prompt = "raw";
+  std::optional<TomlTable> table = {};
 
   bool is_grid() const { return ruler.empty(); }
 };
@@ -58,7 +64,13 @@ struct ExperimentConfig {
   std::vector<CellConfig> cells;
   std::vector<RetrievalConfig> retrievals;  ///< each asked of all recipes that stand for a whole cache
   std::vector<Claim> claims;
+  std::optional<TomlTable> table = {};
 };
+
+/// Runs a check that knows nothing of files, and whose messages name options of the command line: says of `key` what
+/// they say of the option of that name, behind `lead` ("is"). Without a table the message is as it was. Throws Usage.
+void check_key(const std::optional<TomlTable>& table, const std::string& key, const std::string& lead,
+               const std::function<void()>& check);
 
 /// Throws Input, and Usage naming file, line and key.
 ExperimentConfig read_experiment(const std::filesystem::path& path);

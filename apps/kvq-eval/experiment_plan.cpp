@@ -9,6 +9,7 @@
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::apps {
 
@@ -22,7 +23,7 @@ std::string key_of(const std::string& identity) {
 }
 
 std::vector<LabelledText> chosen(const std::vector<std::string>& labels, const std::vector<LabelledText>& texts,
-                                 const char* flag) {
+                                 const char* flag, const std::optional<TomlTable>& table) {
   if (labels.empty()) return texts;
   std::vector<LabelledText> result;
   for (const std::string& label : labels) {
@@ -31,8 +32,10 @@ std::vector<LabelledText> chosen(const std::vector<std::string>& labels, const s
     if (found == texts.end()) {
       std::string known;
       for (const LabelledText& text : texts) known += (known.empty() ? "" : ", ") + text.label;
-      fail(ErrorKind::Usage, fmt::format("the experiment needs a text '{0}': {1} {0}=PATH; given: {2}", label, flag,
-                                         known.empty() ? "none" : known));
+      check_key(table, "texts", fmt::format("holds '{}':", shortened(label)), [&] {
+        fail(ErrorKind::Usage, fmt::format("the experiment needs a text '{0}': {1} {0}=PATH; given: {2}",
+                                           shortened(label), flag, known.empty() ? "none" : known));
+      });
     }
     result.push_back(*found);
   }
@@ -40,7 +43,8 @@ std::vector<LabelledText> chosen(const std::vector<std::string>& labels, const s
 }
 
 PlannedCalibration plan_calibration(const CalibrationConfig& config, const ExperimentInputs& inputs) {
-  PlannedCalibration calibration{config, chosen(config.texts, inputs.calibration_texts, "--calibration-text"), ""};
+  PlannedCalibration calibration{
+      config, chosen(config.texts, inputs.calibration_texts, "--calibration-text", config.table), ""};
   std::string identity =
       fmt::format("calibration\nmodel {}\ndtype {}\nbos {}\nsamples {}\nseqlen {}\nseed {}\n", inputs.model_sha256,
                   inputs.dtype, inputs.bos, config.samples, config.seqlen, config.seed);
@@ -110,14 +114,15 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
     plan.calibrations.push_back(plan_calibration(calibration, inputs));
     for (std::size_t earlier = 0; earlier + 1 < plan.calibrations.size(); ++earlier) {
       if (plan.calibrations[earlier].key != plan.calibrations.back().key) continue;
-      fail(ErrorKind::Usage,
-           fmt::format("the calibrations '{}' and '{}' are the same: same texts, samples, window length and seed",
-                       plan.calibrations[earlier].config.name, calibration.name));
+      check_key(calibration.table, "name", "is wrong:", [&] {
+        fail(ErrorKind::Usage, fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed",
+                                           calibration.name, plan.calibrations[earlier].config.name));
+      });
     }
   }
   std::set<std::filesystem::path> known;
   for (const CellConfig& cell : config.cells) {
-    const std::vector<LabelledText> texts = chosen(cell.texts, inputs.texts, "--text");
+    const std::vector<LabelledText> texts = chosen(cell.texts, inputs.texts, "--text", cell.table);
     for (const LabelledText& text : texts) {
       const auto text_index =
           static_cast<std::size_t>(std::find_if(inputs.texts.begin(), inputs.texts.end(),

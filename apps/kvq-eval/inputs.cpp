@@ -15,6 +15,7 @@
 #include <kvq/cache/kv_cache.h>
 #include <kvq/core/error.h>
 #include <kvq/core/hash.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::apps {
 
@@ -53,12 +54,13 @@ std::vector<Recipe> unquantized_recipes(const std::vector<std::string>& texts) {
       fail(ErrorKind::Usage,
            fmt::format("--recipe {}: what quantizes is calibrated first: kvq-fit makes a file of it for --quantizer. "
                        "Here go recipes of unquantized caches that evict (none:evict=h2o,budget=25%)",
-                       text));
+                       shortened(text)));
     }
     if (!recipes.back().evicts())
-      fail(ErrorKind::Usage, fmt::format("--recipe {}: every report has the unquantized cache anyway", text));
+      fail(ErrorKind::Usage,
+           fmt::format("--recipe {}: every report has the unquantized cache anyway", shortened(text)));
     if (std::count(recipes.begin(), recipes.end(), recipes.back()) > 1)
-      fail(ErrorKind::Usage, fmt::format("--recipe {} is given twice", text));
+      fail(ErrorKind::Usage, fmt::format("--recipe {} is given twice", shortened(text)));
   }
   return recipes;
 }

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::apps {
 
@@ -18,15 +19,15 @@ constexpr const char* kEach = "each";
 
 [[noreturn]] void refuse(const std::string& value, const std::string& reason) {
   fail(ErrorKind::Usage,
-       fmt::format("--only-layers {}: {}; layers and ranges separated by commas (0,4-7) or 'each' are needed", value,
-                   reason));
+       fmt::format("--only-layers {}: {}; layers and ranges separated by commas (0,4-7) or 'each' are needed",
+                   shortened(value), reason));
 }
 
 int number(const std::string& text, const std::string& value) {
   int result = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
   if (error != std::errc() || end != text.data() + text.size() || result < 0)
-    refuse(value, fmt::format("'{}' is no layer", text));
+    refuse(value, fmt::format("'{}' is no layer", shortened(text)));
   return result;
 }
 
@@ -37,7 +38,7 @@ std::vector<int> layer_list(const std::string& value, int layers) {
     const auto dash = item.find('-');
     const int first = number(item.substr(0, dash), value);
     const int last = dash == std::string::npos ? first : number(item.substr(dash + 1), value);
-    if (last < first) refuse(value, fmt::format("'{}' ends before it begins", item));
+    if (last < first) refuse(value, fmt::format("'{}' ends before it begins", shortened(item)));
     if (last >= layers) refuse(value, fmt::format("the model has layers 0 to {}", layers - 1));
     for (int layer = first; layer <= last; ++layer) {
       if (!chosen.insert(layer).second) refuse(value, fmt::format("layer {} is given twice", layer));

@@ -13,6 +13,7 @@
 #include <kvq/artifacts/quantizer_file.h>
 #include <kvq/artifacts/recipe_toml.h>
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/eval/context_plan.h>
 #include <kvq/model/config.h>
 #include <kvq/quant/footprint.h>
@@ -56,7 +57,7 @@ KvShape parse_shape(const std::string& text) {
     fail(ErrorKind::Usage,
          fmt::format("--shape {}: three numbers from 1 to 65536 are needed, LAYERS,KV_HEADS,HEAD_DIM, "
                      "such as 32,8,128",
-                     text));
+                     shortened(text)));
   }
   if (numbers[2] % 2 != 0) {
     fail(ErrorKind::Usage, fmt::format("--shape {}: HEAD_DIM must be even: RoPE turns pairs of channels", text));

@@ -33,7 +33,8 @@ void add_options(CLI::App& command, FitArguments& arguments) {
           "would (for files of kvq-fisher --forward-only)")
       ->check(CLI::IsMember({"fisher", "query"}))
       ->capture_default_str();
-  command.add_option("-o,--output", arguments.output, "quantizer file to write; a folder for several recipes");
+  command.add_option("-o,--output", arguments.output,
+                     "quantizer file to write (needed unless --dry-run); a folder for several recipes");
   command.add_flag("--explain", arguments.explain, "print the long form of each recipe and stop");
 }
 
@@ -65,6 +66,7 @@ std::vector<fs::path> output_files(const fs::path& output, const std::vector<Fit
       fail(ErrorKind::Usage, fmt::format("{} {} is given twice", flag, fit.name));
   }
   std::vector<fs::path> files;
+  if (output.empty()) return files;
   if (fits.size() == 1 && !fs::is_directory(output)) {
     if (!output.has_filename())
       fail(ErrorKind::Usage, fmt::format("-o {}: the folder does not exist", output.string()));

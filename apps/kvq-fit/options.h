@@ -29,8 +29,8 @@ struct FitName {
 };
 
 /// The file of each: `output` itself for one unless it is a folder, else `output`/slug.h5 (made if missing). Nothing is
-/// written. `flag` is the option that they were given with. Throws Usage when two are the same, and as AtomicFile for
-/// each target.
+/// written. None without an output, which a plan may lack. `flag` is the option that they were given with. Throws Usage
+/// when two are the same, and as AtomicFile for each target.
 std::vector<std::filesystem::path> output_files(const std::filesystem::path& output, const std::vector<FitName>& fits,
                                                 const std::string& flag, bool force);
 

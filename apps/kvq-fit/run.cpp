@@ -28,8 +28,13 @@ void print_plan(const CalibrationHeader& header, const std::vector<Recipe>& reci
       fmt::format("{} of {}, {}, about {} in memory\n", plural(shape.layers, "layer"), plural(shape.width(), "channel"),
                   plural(header.total_tokens(), "token"), human_bytes(static_cast<double>(memory_bytes)));
   for (std::size_t index = 0; index < recipes.size(); ++index) {
-    list.push_back({{"recipe", short_form(recipes[index])}, {"file", files[index].string()}});
-    text += fmt::format("{} -> {}\n", short_form(recipes[index]), files[index].string());
+    list.push_back({{"recipe", short_form(recipes[index])}});
+    text += short_form(recipes[index]);
+    if (!files.empty()) {
+      list.back()["file"] = files[index].string();
+      text += " -> " + files[index].string();
+    }
+    text += '\n';
   }
   if (json) {
     text = nlohmann::ordered_json({{"layers", shape.layers},
@@ -57,7 +62,7 @@ void explain(const std::vector<Recipe>& recipes, bool json) {
 
 void fit(const Tool& tool, const FitArguments& arguments, const std::vector<Recipe>& recipes, RunContext& context) {
   if (arguments.calib.empty()) fail(ErrorKind::Usage, "--calib is missing: the calibration file to fit to");
-  if (arguments.output.empty())
+  if (arguments.output.empty() && !tool.common().dry_run)
     fail(ErrorKind::Usage, "-o is missing: the quantizer file to write, or a folder for several");
   const bool force = tool.common().force;
   std::vector<FitName> names;

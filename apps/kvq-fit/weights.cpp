@@ -47,8 +47,13 @@ void print_plan(const BlockShape& shape, const std::vector<Planned>& fits, bool 
       fmt::format("{} of {} matrices, {} in all, about {} in memory\n", plural(shape.kv.layers, "layer"),
                   kBlockMatrices.size(), plural(weights, "weight"), human_bytes(static_cast<double>(memory)));
   for (const Planned& fit : fits) {
-    list.push_back({{"weights", short_form(fit.scheme)}, {"file", fit.file.string()}});
-    text += fmt::format("{} -> {}\n", short_form(fit.scheme), fit.file.string());
+    list.push_back({{"weights", short_form(fit.scheme)}});
+    text += short_form(fit.scheme);
+    if (!fit.file.empty()) {
+      list.back()["file"] = fit.file.string();
+      text += " -> " + fit.file.string();
+    }
+    text += '\n';
   }
   print_result(json ? Json({{"layers", shape.kv.layers},
                             {"parameters", weights},
@@ -78,7 +83,7 @@ void print_reports(const std::vector<Planned>& fits, const std::vector<WeightsRe
 }  // namespace
 
 void fit_weights(const Tool& tool, const FitArguments& arguments, RunContext& context) {
-  if (arguments.output.empty())
+  if (arguments.output.empty() && !tool.common().dry_run)
     fail(ErrorKind::Usage, "-o is missing: the file of weights to write, or a folder for several");
   std::vector<WeightScheme> schemes;
   std::vector<FitName> names;
@@ -89,9 +94,9 @@ void fit_weights(const Tool& tool, const FitArguments& arguments, RunContext& co
   const bool force = tool.common().force;
   const std::vector<std::filesystem::path> files = output_files(arguments.output, names, "--weights", force);
   std::vector<Planned> fits;
-  for (std::size_t index = 0; index < files.size(); ++index) {
-    tool.check_output(files[index]);
-    fits.push_back({schemes[index], files[index]});
+  for (std::size_t index = 0; index < schemes.size(); ++index) {
+    fits.push_back({schemes[index], files.empty() ? std::filesystem::path() : files[index]});
+    if (!files.empty()) tool.check_output(files[index]);
   }
   const WeightFisherReader fisher(arguments.weight_fisher);
   const ModelSource model = open_model_source(arguments.model);

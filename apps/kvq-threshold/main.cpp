@@ -8,6 +8,7 @@
 #include "kvq-threshold/report.h"
 
 #include <kvq/core/atomic_file.h>
+#include <kvq/core/error.h>
 #include <kvq/core/plural.h>
 
 using namespace kvq;
@@ -43,8 +44,12 @@ int main(int argc, char** argv) {
   apps::add_options(tool.app(), arguments);
   tool.add_common(tool.app(), {});
   return tool.run(argc, argv, [&](RunContext& context) {
-    const AtomicFile can_be_written(arguments.output,
-                                    tool.common().force);  // checked before the work, written after it
+    if (!arguments.output.empty()) {
+      const AtomicFile can_be_written(arguments.output,
+                                      tool.common().force);  // checked before the work, written after it
+    } else if (!tool.common().dry_run) {
+      fail(ErrorKind::Usage, "-o is missing: the thresholds file to write");
+    }
     const CalibrationReader calibration(arguments.calib);
     if (tool.common().dry_run) return print_plan(calibration.header(), arguments.thresholds, tool.common().json);
     ThresholdsFile file = extract_thresholds(calibration, arguments.thresholds, context);

@@ -25,7 +25,7 @@ void add_options(CLI::App& command, ThresholdArguments& arguments) {
                   "measure key outlier rates with at most this fraction of a token exact (0: no cap)")
       ->check(real_number(0, 1, "a cap, a fraction of a token,", true))
       ->capture_default_str();
-  command.add_option("-o,--output", arguments.output, "thresholds file to write")->required();
+  command.add_option("-o,--output", arguments.output, "thresholds file to write (needed unless --dry-run)");
 }
 
 }  // namespace kvq::apps

@@ -8,6 +8,7 @@
 
 #include <kvq/artifacts/internal/h5.h>
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq {
 
@@ -21,7 +22,8 @@ ArtifactHead read_artifact_head(const std::filesystem::path& path) {
   head.schema = root.text("kvq_schema");
   constexpr const char* kKinds[] = {"calibration", "thresholds", "quantizer", "weight-fisher", "weights"};
   if (std::find(std::begin(kKinds), std::end(kKinds), head.schema) == std::end(kKinds)) {
-    root.damaged("kvq_schema", fmt::format("attribute is '{}'; known: {}", head.schema, fmt::join(kKinds, ", ")));
+    root.damaged("kvq_schema",
+                 fmt::format("attribute is '{}'; known: {}", shortened(head.schema), fmt::join(kKinds, ", ")));
   }
   head.version = root.text("schema_version");
   head.producer = root.text("producer");

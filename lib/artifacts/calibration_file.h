@@ -73,9 +73,12 @@ class CalibrationReader {
   /// fp32 `[total_tokens, kv_heads, head_dim]`; throws Format on NaN/Inf (names dataset and position).
   std::vector<float> values(int layer, Side side) const;
   std::vector<float> gradients(int layer, Side side) const;  ///< a file with them only
+  /// Throws Format for a negative diagonal.
   std::vector<double> query_moment(int layer) const;
+  /// Throws Format for a negative one, and where it does not sum to one for each query.
   std::vector<float> attention_mass(int layer) const;
-  /// A file with metrics only. Throws Format for one that is not symmetric or has a negative diagonal.
+  /// A file with metrics only. Throws Format for one that is not symmetric, has a negative diagonal, or, of keys, is
+  /// zero in a layer whose queries are not.
   std::vector<double> metric(int layer, Side side) const;
 
  private:

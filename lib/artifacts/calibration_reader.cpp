@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -41,6 +42,23 @@ struct CalibrationReader::Impl {
 };
 
 namespace {
+
+/// Softmax weights of a query sum to one, so all that tokens receive sums to the number of queries.
+constexpr double kMassTolerance = 0.01;
+
+/// A sum of squares stands on the diagonal of every block. Throws Format.
+void require_diagonal(const h5::Group& group, const std::string& name, const h5::Shape& shape,
+                      const std::vector<double>& blocks) {
+  const auto dim = static_cast<std::size_t>(shape[2]);
+  for (std::size_t index = 0; index < blocks.size(); ++index) {
+    if (index / dim % dim == index % dim && blocks[index] < 0)
+      group.damaged(name, fmt::format("is {} at {}, on its diagonal", blocks[index], schema::position(shape, index)));
+  }
+}
+
+bool all_zero(const std::vector<double>& numbers) {
+  return std::all_of(numbers.begin(), numbers.end(), [](double number) { return number == 0; });
+}
 
 /// 0 or 1, or absent.
 bool flag(const h5::Group& root, const std::string& name, bool usual) {
@@ -98,6 +116,7 @@ std::vector<double> CalibrationReader::query_moment(int layer) const {
   const h5::Group group = impl_->layer(layer);
   std::vector<double> moment = group.read_doubles("query_moment", impl_->moment);
   schema::require_finite(group, "query_moment", impl_->moment, moment);
+  require_diagonal(group, "query_moment", impl_->moment, moment);
   return moment;
 }
 
@@ -105,6 +124,15 @@ std::vector<float> CalibrationReader::attention_mass(int layer) const {
   const h5::Group group = impl_->layer(layer);
   std::vector<float> mass = group.read_floats("attention_mass", impl_->mass);
   schema::require_finite(group, "attention_mass", impl_->mass, mass);
+  double sum = 0;
+  for (std::size_t token = 0; token < mass.size(); ++token) {
+    if (mass[token] < 0)
+      group.damaged("attention_mass", fmt::format("is {} at {}", mass[token], schema::position(impl_->mass, token)));
+    sum += mass[token];
+  }
+  sum /= static_cast<double>(mass.size()) * impl_->header.shape.heads;
+  if (!(std::abs(sum - 1) <= kMassTolerance))
+    group.damaged("attention_mass", fmt::format("sums to {:.4g} for each query, 1 is right", sum));
   return mass;
 }
 
@@ -114,12 +142,13 @@ std::vector<double> CalibrationReader::metric(int layer, Side side) const {
   const std::string name = std::string(side_name(side)) + "_metric";
   std::vector<double> metric = group.read_doubles(name, impl_->moment);
   schema::require_finite(group, name, impl_->moment, metric);
+  require_diagonal(group, name, impl_->moment, metric);
+  // Of values it may be zero: where the output projection is.
+  if (side == Side::Key && all_zero(metric) && !all_zero(query_moment(layer)))
+    group.damaged(name, "is zero everywhere, though 'query_moment' is not");
   const auto dim = static_cast<std::size_t>(impl_->moment[2]);
   for (std::size_t index = 0; index < metric.size(); ++index) {
     const std::size_t head = index / (dim * dim), row = index / dim % dim, column = index % dim;
-    if (row == column && metric[index] < 0)
-      group.damaged(name,
-                    fmt::format("is {} at {}, on its diagonal", metric[index], schema::position(impl_->moment, index)));
     if (metric[index] != metric[(head * dim + column) * dim + row])
       group.damaged(name, fmt::format("is not symmetric at {}", schema::position(impl_->moment, index)));
   }

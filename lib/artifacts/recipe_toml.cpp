@@ -6,6 +6,7 @@
 
 #include <kvq/config/toml_table.h>
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/quant/eviction_words.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe_traits.h>
@@ -122,7 +123,7 @@ void read_word(const TomlTable& table, const std::string& key, const Words<Enum,
   const std::optional<std::string> word = table.text(key);
   if (!word) return;
   const std::optional<Enum> found = find_word(words, *word);
-  if (!found) table.refuse(key, fmt::format("is '{}'; known: {}", *word, list_words(words)));
+  if (!found) table.refuse(key, fmt::format("is '{}'; known: {}", shortened(*word), list_words(words)));
   value = *found;
 }
 
@@ -140,7 +141,8 @@ void read_share(const TomlTable& table, SideRecipe& side) {
   const std::optional<std::string> word = table.text("share");
   const std::optional<int> channels = word ? parse_count(*word) : std::nullopt;
   if (word && !channels && !find_word(kShareWords, *word)) {
-    table.refuse("share", fmt::format("is '{}'; known: {}, or a number of channels", *word, list_words(kShareWords)));
+    table.refuse("share",
+                 fmt::format("is '{}'; known: {}, or a number of channels", shortened(*word), list_words(kShareWords)));
   }
   if (!channels) return read_word(table, "share", kShareWords, side.share);
   side.share = Share::Channels;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::schema {
 
@@ -26,7 +27,8 @@ bool is_sha256(const std::string& text) {
 
 std::string read_sha256(const h5::Group& root, const std::string& name) {
   const std::string text = root.text(name);
-  if (!is_sha256(text)) root.damaged(name, fmt::format("attribute holds '{}', 64 hexadecimal digits are needed", text));
+  if (!is_sha256(text))
+    root.damaged(name, fmt::format("attribute holds '{}', 64 hexadecimal digits are needed", shortened(text)));
   return text;
 }
 
@@ -36,7 +38,7 @@ void check_version(const h5::Group& root) {
   char dot = 0, rest = 0;
   std::istringstream stream(version);
   if (!(stream >> major >> dot >> minor) || dot != '.' || stream >> rest || major < 0 || minor < 0) {
-    root.damaged("schema_version", fmt::format("attribute is '{}', 'major.minor' is needed", version));
+    root.damaged("schema_version", fmt::format("attribute is '{}', 'major.minor' is needed", shortened(version)));
   }
   if (major != kMajor) {
     fail(ErrorKind::Format, fmt::format("{}: schema version {} is {} than this program reads ({}.x); {}", root.file(),
@@ -90,7 +92,8 @@ Provenance read_provenance(const h5::Group& root, const std::string& schema) {
   }
   const std::string found = root.text("kvq_schema");
   if (found != schema)
-    fail(ErrorKind::Mismatch, fmt::format("{}: is a {} file, a {} file is needed", root.file(), found, schema));
+    fail(ErrorKind::Mismatch,
+         fmt::format("{}: is a {} file, a {} file is needed", root.file(), shortened(found), schema));
   check_version(root);
   if (!root.has_attribute("complete") || root.integer("complete") != 1) {
     fail(ErrorKind::Format,
@@ -105,7 +108,7 @@ Provenance read_provenance(const h5::Group& root, const std::string& schema) {
   for (std::string line; std::getline(parents, line);) {
     const auto space = line.find(' ');
     if (space == std::string::npos || !is_sha256(line.substr(space + 1)))
-      root.damaged("parents", fmt::format("attribute holds '{}', 'name sha256' is needed", line));
+      root.damaged("parents", fmt::format("attribute holds '{}', 'name sha256' is needed", shortened(line)));
     provenance.parents.emplace_back(line.substr(0, space), line.substr(space + 1));
   }
   return provenance;

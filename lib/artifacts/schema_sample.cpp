@@ -5,12 +5,14 @@
 
 #include <kvq/artifacts/internal/schema.h>
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq::schema {
 
 namespace {
 constexpr std::int64_t kMostWidth = 1 << 20;  // keeps products of two in range
-}
+constexpr double kRounding = 1e-3;            // of a loss that is zero
+}  // namespace
 
 void write_sample(const h5::Group& root, const std::string& schema, const CalibrationHeader& header) {
   const auto sequences = static_cast<std::uint64_t>(header.sequences),
@@ -34,11 +36,12 @@ CalibrationHeader read_sample(const h5::Group& root, const std::string& schema) 
   header.rope = read_rope(root, header.shape);
   header.bos = root.text("bos");
   if (header.bos != "window" && header.bos != "never")
-    root.damaged("bos", fmt::format("attribute is '{}'; known: window, never", header.bos));
+    root.damaged("bos", fmt::format("attribute is '{}'; known: window, never", shortened(header.bos)));
   if (root.has_attribute("query_heads")) {
     header.query_heads = root.text("query_heads");
     if (header.query_heads != "joint" && header.query_heads != "mean" && header.query_heads != "max")
-      root.damaged("query_heads", fmt::format("attribute is '{}'; known: joint, mean, max", header.query_heads));
+      root.damaged("query_heads",
+                   fmt::format("attribute is '{}'; known: joint, mean, max", shortened(header.query_heads)));
   }
   const h5::Shape tokens = root.require("tokens", h5::Type::I32, {h5::kAny, h5::kAny});
   header.sequences = static_cast<std::int64_t>(tokens[0]);
@@ -51,6 +54,10 @@ CalibrationHeader read_sample(const h5::Group& root, const std::string& schema) 
   header.domains = root.read_strings("domain", tokens[0]);
   header.loss = root.read_doubles("loss", {tokens[0]});
   require_finite(root, "loss", {tokens[0]}, header.loss);
+  for (std::size_t index = 0; index < header.loss.size(); ++index) {
+    if (header.loss[index] < -kRounding)
+      root.damaged("loss", fmt::format("holds {} at {}", header.loss[index], position({tokens[0]}, index)));
+  }
   return header;
 }
 

@@ -67,6 +67,8 @@ void read_tensor(const h5::Group& group, const KvShape& shape, int tensor, Thres
   }
   schema::require_ordered(group, "lower", "upper", stacked(shape), arrays[0], arrays[1]);
   schema::require_ordered(group, "minimum", "maximum", stacked(shape), arrays[2], arrays[3]);
+  schema::require_ordered(group, "minimum", "lower", stacked(shape), arrays[2], arrays[0]);
+  schema::require_ordered(group, "upper", "maximum", stacked(shape), arrays[1], arrays[3]);
   for (const auto& [name, field] : kRates) {
     const std::vector<double> rates = group.read_doubles(name, {static_cast<std::uint64_t>(shape.layers)});
     for (int layer = 0; layer < shape.layers; ++layer) {
@@ -75,6 +77,12 @@ void read_tensor(const h5::Group& group, const KvShape& shape, int tensor, Thres
       }
       set.layers[layer][tensor].*field = rates[layer];
     }
+  }
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const ChannelThresholds& read = set.layers[layer][tensor];
+    if (read.capped_outlier_rate > read.outlier_rate)
+      group.damaged("capped_outlier_rate", fmt::format("is {} for layer {}, above 'outlier_rate' = {}",
+                                                       read.capped_outlier_rate, layer, read.outlier_rate));
   }
 }
 

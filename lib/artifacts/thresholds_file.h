@@ -41,6 +41,7 @@ struct ThresholdsFile {
 };
 
 void write_thresholds(const std::filesystem::path& path, const ThresholdsFile& file, bool force);
-ThresholdsFile read_thresholds(const std::filesystem::path& path);  ///< throws Input/Format/Mismatch
+/// Throws Input, Mismatch; Format for what no calibration gives: thresholds outside the extremes, rates that are none.
+ThresholdsFile read_thresholds(const std::filesystem::path& path);
 
 }  // namespace kvq

@@ -9,6 +9,7 @@
 #include <toml++/toml.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq {
 
@@ -52,7 +53,7 @@ void TomlTable::refuse(const std::string& key, const std::string& problem) const
   const toml::node* node = impl_->table->get(key);
   const std::string line =
       node && node->source().begin.line > 0 ? fmt::format(", line {}", node->source().begin.line) : "";
-  fail(ErrorKind::Usage, fmt::format("{}{}: '{}' {}", impl_->origin, line, impl_->prefix + key, problem));
+  fail(ErrorKind::Usage, fmt::format("{}{}: '{}' {}", impl_->origin, line, impl_->prefix + shortened(key), problem));
 }
 
 std::optional<std::string> TomlTable::text(const std::string& key) const {

@@ -90,6 +90,7 @@ std::vector<PasskeyResult> evaluate_passkey(Model& model, const Tokenizer& token
     result.name = row.name;
     result.sha256 = row.sha256;
     result.weights = row.weights;
+    result.cache = row.cache;
     for (std::size_t task = 0; task < tasks.size(); ++task) {
       const std::size_t cell = task / static_cast<std::size_t>(options.trials);
       if (cell == result.cells.size())

@@ -35,6 +35,7 @@ struct PasskeyResult {
   std::vector<std::string> continuations;  ///< one per trial, in cell order
   std::string sha256 = {};                 ///< of the quantizer file; empty for the baseline
   WeightsSource weights = {};
+  std::string cache = {};  ///< as in VariantResult
 };
 
 /// Baseline first. Decoding appends to the same cache token by token. `journal` may be null.

@@ -173,6 +173,10 @@ std::string describe(const ModelRope& rope) {
 
 }  // namespace
 
+std::string cache_name(const NamedQuantizer& named) {
+  return named.quantizer ? cache_kind_names()[static_cast<std::size_t>(named.cache)] : "";
+}
+
 void check_belongs(const Quantizer& quantizer, const ModelConfig& config, const std::string& name) {
   if (!(quantizer.shape == config.kv)) {
     fail(ErrorKind::Mismatch,
@@ -270,7 +274,7 @@ PerplexityReport evaluate_perplexity(Model& model, const std::vector<Window>& wi
           forecast_footprint(quantizer, kLongContext).bits_per_value(quantizer.shape, kLongContext);
       const NamedQuantizer& named = quantizers[variant - 1];
       result.counted = !quantizer.recipe.is_oracle() && named.parts.all();
-      result.cache = cache_kind_names()[static_cast<std::size_t>(named.cache)];
+      result.cache = cache_name(named);
       result.parts = named.parts;
       result.source = named.source;
       result.layers = std::move(distributions[variant - 1]);

@@ -48,6 +48,9 @@ struct NamedQuantizer {
   std::shared_ptr<Model> model = nullptr;
 };
 
+/// How it is run: a name of cache_kind_names(); empty where there is no cache of ours.
+std::string cache_name(const NamedQuantizer& named);
+
 /// One row of the report. Nats; means over predicted tokens; standard errors over windows, absent below 5 of them.
 struct VariantResult {
   std::string name;

@@ -167,6 +167,7 @@ OrderedJson passkey_object(const ReportSubject& subject, const std::vector<Passk
                               {"continuations", continuations}});
     }
     row["sha256"] = result.sha256;
+    row["cache"] = result.cache;
     row["weights"] = weights_json(result.weights);
     json["results"].push_back(std::move(row));
   }
@@ -192,6 +193,7 @@ OrderedJson tasks_object(const TaskEvaluation& evaluation) {
     OrderedJson row;
     row["name"] = result.name;
     row["sha256"] = result.sha256;
+    row["cache"] = result.cache;
     row["weights"] = weights_json(result.weights);
     row["scores"] = OrderedJson::array();
     for (const TaskScore& score : task_scores(evaluation.report, result)) {

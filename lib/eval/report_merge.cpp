@@ -74,6 +74,22 @@ std::string unused_name(const std::vector<Row>& rows, const std::string& name, c
   return result;
 }
 
+/// A recipe that was run on several kinds of cache has its row of each, told apart by them.
+template <typename Row>
+std::string name_beside(const std::vector<Row>& rows, const Row& row, const std::string& report) {
+  const auto namesake =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& other) { return other.name == row.name; });
+  const bool by_cache = namesake != rows.end() && !row.cache.empty() && namesake->cache != row.cache;
+  return unused_name(rows, by_cache ? fmt::format("{} [{}]", row.name, row.cache) : row.name, report);
+}
+
+/// Of the same file on the same kind of cache, as far as reports say.
+template <typename Row>
+bool same_cache(const Row& a, const Row& b) {
+  return a.sha256 == b.sha256 && a.weights.sha256 == b.weights.sha256 &&
+         (a.cache == b.cache || a.cache.empty() || b.cache.empty());
+}
+
 void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::string& report, Log& log) {
   for (std::size_t index = 1; index < from.results.size(); ++index) {
     VariantResult row = from.results[index];
@@ -83,11 +99,7 @@ void add_rows(PerplexityReport& into, const PerplexityReport& from, const std::s
       log.info(fmt::format("'{}' of {} stands in an earlier report already and is left out", row.name, report));
       continue;
     }
-    const auto namesake = std::find_if(into.results.begin(), into.results.end(),
-                                       [&](const VariantResult& other) { return other.name == row.name; });
-    if (namesake != into.results.end() && namesake->cache != row.cache)  // a recipe simulated and packed
-      row.name += fmt::format(" [{}]", row.cache);
-    row.name = unused_name(into.results, row.name, report);
+    row.name = name_beside(into.results, row, report);
     into.results.push_back(std::move(row));
   }
   into.seconds += from.seconds;
@@ -116,11 +128,10 @@ void merge_passkey(std::optional<PasskeyEvaluation>& into, const std::string& fi
   for (std::size_t index = 1; index < from.results.size(); ++index) {
     PasskeyResult row = from.results[index];
     const bool known = std::any_of(into->results.begin() + 1, into->results.end(), [&](const PasskeyResult& other) {
-      return other.sha256 == row.sha256 && other.weights.sha256 == row.weights.sha256 &&
-             other.continuations == row.continuations;
+      return same_cache(other, row) && other.continuations == row.continuations;
     });
     if (known) continue;
-    row.name = unused_name(into->results, row.name, report);
+    row.name = name_beside(into->results, row, report);
     into->results.push_back(std::move(row));
   }
 }
@@ -141,12 +152,12 @@ void merge_tasks(std::optional<TaskEvaluation>& into, const std::string& first, 
   for (std::size_t index = 1; index < from.report.results.size(); ++index) {
     TaskResult row = from.report.results[index];
     const auto same = [&](const TaskResult& other) {
-      return other.sha256 == row.sha256 && other.weights.sha256 == row.weights.sha256 &&
+      return same_cache(other, row) &&
              std::equal(other.answers.begin(), other.answers.end(), row.answers.begin(), row.answers.end(),
                         [](const TaskAnswer& a, const TaskAnswer& b) { return a.text == b.text; });
     };
     if (std::any_of(into->report.results.begin() + 1, into->report.results.end(), same)) continue;
-    row.name = unused_name(into->report.results, row.name, report);
+    row.name = name_beside(into->report.results, row, report);
     into->report.results.push_back(std::move(row));
   }
 }

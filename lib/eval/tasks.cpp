@@ -76,7 +76,7 @@ TaskReport evaluate_tasks(Model& model, const Tokenizer& tokenizer, bool prepend
     owned.push_back(cache_of(named, model.config(), context.threads));
     caches.push_back(owned.back().get());
     blocks.push_back(&blocks_of(named, model));
-    report.results.push_back({named.name, named.source.sha256, {}, named.weights});
+    report.results.push_back({named.name, named.source.sha256, {}, named.weights, cache_name(named)});
   }
   context.progress.begin(fmt::format("tasks × {} caches", caches.size()),
                          static_cast<std::int64_t>(tasks.size() * caches.size()));

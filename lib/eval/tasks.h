@@ -35,6 +35,7 @@ struct TaskResult {
   std::string sha256;               ///< of the quantizer file; empty for the baseline
   std::vector<TaskAnswer> answers;  ///< one per task
   WeightsSource weights = {};
+  std::string cache = {};  ///< as in VariantResult
 };
 
 struct TaskReport {

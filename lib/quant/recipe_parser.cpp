@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/quant/eviction_words.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe.h>
@@ -52,7 +53,7 @@ struct Parser {
   std::set<std::string> seen;
 
   [[noreturn]] void refuse(const std::string& message) const {
-    fail(ErrorKind::Usage, fmt::format("recipe '{}': {}", whole, message));
+    fail(ErrorKind::Usage, fmt::format("recipe '{}': {}", shortened(whole), message));
   }
   bool applies(Side side) const { return !only || *only == side; }
   template <typename Change>
@@ -62,19 +63,20 @@ struct Parser {
   }
   SideRecipe& one_side(Side side, const std::string& word) {
     if (!applies(side))
-      refuse(fmt::format("'{}' speaks of the {} side, but stands in the other one", word, side_name(side)));
+      refuse(fmt::format("'{}' speaks of the {} side, but stands in the other one", shortened(word), side_name(side)));
     return side == Side::Key ? key : value;
   }
   template <typename Enum, std::size_t kCount>
   Enum choice(const Words<Enum, kCount>& words, const std::string& name, const std::string& argument) const {
     const auto value_of_word = find_word(words, argument);
-    if (!value_of_word) refuse(fmt::format("'{}={}'; {} can be: {}", name, argument, name, list_words(words)));
+    if (!value_of_word)
+      refuse(fmt::format("'{}={}'; {} can be: {}", name, shortened(argument), name, list_words(words)));
     return *value_of_word;
   }
   double percent(const std::string& what, std::string_view text) const {
     const bool has_sign = !text.empty() && text.back() == '%';
     const auto fraction = has_sign ? parse_percent(text.substr(0, text.size() - 1)) : std::nullopt;
-    if (!fraction) refuse(fmt::format("{} '{}' is not a percentage such as 1% or 0.5%", what, text));
+    if (!fraction) refuse(fmt::format("{} '{}' is not a percentage such as 1% or 0.5%", what, shortened(text)));
     return *fraction;
   }
 
@@ -154,7 +156,7 @@ void Parser::head(std::string_view text) {
   if (!kind || is_block_format(*kind) || *kind == CodebookKind::Vector || digits == std::string_view::npos) {
     if (text == "none")
       refuse("'none' stands for a whole recipe; what one side alone costs, kvq-eval perplexity --only-side tells");
-    refuse(fmt::format("unknown method '{}'; known: {}", text, kKnownKinds));
+    refuse(fmt::format("unknown method '{}'; known: {}", shortened(text), kKnownKinds));
   }
   const std::string_view numbers = text.substr(digits);
   const auto dash = numbers.find('-');
@@ -165,7 +167,7 @@ void Parser::head(std::string_view text) {
   const auto end = bits_text.data() + bits_text.size();
   const auto result = std::from_chars(bits_text.data(), end, bits);
   if (result.ec != std::errc() || result.ptr != end || bits < 1 || bits > 8 || bits_text.size() != 1) {
-    refuse(fmt::format("bits '{}'; known: {}", whole_bits, kKnownKinds));
+    refuse(fmt::format("bits '{}'; known: {}", shortened(whole_bits), kKnownKinds));
   }
   double outliers = 0.0;
   if (dash != std::string_view::npos) outliers = percent("the share of outliers", numbers.substr(dash + 1));
@@ -206,7 +208,7 @@ void Parser::word(const std::string& text) {
   const auto equals = text.find('=');
   std::string name = text.substr(0, equals);
   if (name == "key-rope") name = "rope";
-  if (!seen.insert(name).second) refuse(fmt::format("'{}' is given twice", name));
+  if (!seen.insert(name).second) refuse(fmt::format("'{}' is given twice", shortened(name)));
   const std::string argument = equals == std::string::npos ? "" : text.substr(equals + 1);
   if (!codec.empty() && is_vector_word(key.vector, name)) {
     codec_words.push_back(text);
@@ -217,14 +219,14 @@ void Parser::word(const std::string& text) {
     const auto end = argument.data() + argument.size();
     const auto result = std::from_chars(argument.data(), end, count);
     if (result.ec != std::errc() || result.ptr != end || count < 0 || count > 16) {
-      refuse(fmt::format("'{}'; sink takes a number from 0 to 16", text));
+      refuse(fmt::format("'{}'; sink takes a number from 0 to 16", shortened(text)));
     }
     sinks = count;
   } else if (name == "share") {
     const auto channels = parse_count(argument);
     const auto word = find_word(kShareWords, argument);
     if (!word && channels.value_or(0) == 0)
-      refuse(fmt::format("'{}'; share can be: {} or a number of channels", text, list_words(kShareWords)));
+      refuse(fmt::format("'{}'; share can be: {} or a number of channels", shortened(text), list_words(kShareWords)));
     for_sides([&](SideRecipe& side) {
       side.share = word.value_or(Share::Channels);
       side.share_channels = word ? 0 : *channels;
@@ -245,20 +247,20 @@ void Parser::word(const std::string& text) {
     range = choice(kRangeWords, name, argument);
   } else if (name == "cap") {
     const double cap = percent("cap", argument);
-    if (cap <= 0.0 || cap >= 1.0) refuse(fmt::format("'{}'; cap must be above 0 % and below 100 %", text));
+    if (cap <= 0.0 || cap >= 1.0) refuse(fmt::format("'{}'; cap must be above 0 % and below 100 %", shortened(text)));
     method.cap = cap;
   } else if (std::string problem; method.take(name, argument, problem)) {
-    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", shortened(text), problem));
   } else if (eviction.take(name, argument, problem)) {
-    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", shortened(text), problem));
   } else if (tiers.take(name, argument, problem)) {
-    if (!problem.empty()) refuse(fmt::format("'{}'; {}", text, problem));
+    if (!problem.empty()) refuse(fmt::format("'{}'; {}", shortened(text), problem));
   } else if (!rounding_word(text, name, argument) && !turbo_word(name, argument)) {
     if (!codec.empty()) {
-      refuse(fmt::format("unknown word '{}'; known for {}: {}; {}; {}", text, codec, known_vector_words(key.vector),
-                         kKnownCodecWords, kKnownEvictionWords));
+      refuse(fmt::format("unknown word '{}'; known for {}: {}; {}; {}", shortened(text), codec,
+                         known_vector_words(key.vector), kKnownCodecWords, kKnownEvictionWords));
     }
-    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}, {}; for scalarB, deltaB and pq: {}", text,
+    refuse(fmt::format("unknown word '{}'; known: {}, {}, {}, {}, {}; for scalarB, deltaB and pq: {}", shortened(text),
                        kKnownWords, kKnownEvictionWords, kKnownTierWords, known_rounding_words(), kKnownTurboWords,
                        kKnownCodecWords));
   }

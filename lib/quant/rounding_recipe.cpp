@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/recipe.h>
 #include <kvq/quant/recipe_traits.h>
@@ -190,7 +191,7 @@ std::optional<Side> side_of_rounding_word(std::string_view name) {
 WordResult take_rounding_word(SideRecipe& side, const std::string& name, const std::string& argument,
                               std::string& problem) {
   const auto refuse = [&](const std::string& accepted) {
-    problem = fmt::format("'{}={}'; {}", name, argument, accepted);
+    problem = fmt::format("'{}={}'; {}", name, shortened(argument), accepted);
     return WordResult::Refused;
   };
   const auto choose = [&](const auto& words, auto& field) {

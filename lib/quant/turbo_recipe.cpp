@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/quant/method_words.h>
 #include <kvq/quant/recipe_traits.h>
 #include <kvq/vector/turbo_codec.h>
@@ -44,7 +45,7 @@ void check_turbo_shape(const Recipe& recipe, Side which, int head_dim) {
 WordResult take_turbo_word(TurboOptions& options, const std::string& name, const std::string& argument,
                            std::string& problem) {
   const auto refuse = [&](const std::string& why) {
-    problem = fmt::format("'{}{}{}'; {}", name, argument.empty() ? "" : "=", argument, why);
+    problem = fmt::format("'{}{}{}'; {}", name, argument.empty() ? "" : "=", shortened(argument), why);
     return WordResult::Refused;
   };
   const auto choose = [&](const auto& words, auto& target) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq {
 
@@ -13,7 +14,7 @@ namespace {
 [[noreturn]] void refuse(const std::string& text, const std::string& reason) {
   fail(ErrorKind::Usage, fmt::format("weights '{}': {}; wB or wB-sF% with B from 1 to 8 and F up to {:g} is needed "
                                      "(w4-s0.45%)",
-                                     text, reason, 100 * kMostSparse));
+                                     shortened(text), reason, 100 * kMostSparse));
 }
 
 }  // namespace
@@ -25,11 +26,12 @@ WeightScheme parse_weight_scheme(const std::string& text) {
   if (text.size() == 2) return scheme;
   const std::string rest = text.substr(2);
   if (!rest.starts_with("-s") || !rest.ends_with('%') || rest.size() < 4)
-    refuse(text, fmt::format("'{}' is no part of exact weights", rest));
+    refuse(text, fmt::format("'{}' is no part of exact weights", shortened(rest)));
   double percent = 0;
   const char *begin = rest.data() + 2, *end = rest.data() + rest.size() - 1;
   const auto [stop, error] = std::from_chars(begin, end, percent);
-  if (error != std::errc() || stop != end) refuse(text, fmt::format("'{}' is no number", std::string(begin, end)));
+  if (error != std::errc() || stop != end)
+    refuse(text, fmt::format("'{}' is no number", shortened(std::string(begin, end))));
   if (!(percent > 0) || percent > 100 * kMostSparse) refuse(text, fmt::format("{} % is out of range", percent));
   scheme.sparse = percent / 100;
   return scheme;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 #include <kvq/formats/strict_json.h>
 #include <kvq/tasks/answer_score.h>
 #include <kvq/text/corpus.h>
@@ -104,7 +105,7 @@ Task task_of(const Line& line, const std::string& kind, const TaskFileOptions& o
 std::vector<Task> read_task_file(const std::filesystem::path& path, const TaskFileOptions& options) {
   for (const char* part : {"{context}", "{question}"}) {
     if (options.form.find(part) == std::string::npos)
-      fail(ErrorKind::Usage, fmt::format("--form '{}': does not say where the {} goes", options.form, part));
+      fail(ErrorKind::Usage, fmt::format("--form '{}': does not say where the {} goes", shortened(options.form), part));
   }
   const std::string content = read_utf8(path).text;
   std::string_view text = content;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
+#include <kvq/core/shortened.h>
 
 namespace kvq {
 
@@ -26,7 +27,7 @@ struct VectorParser {
   std::set<std::string> seen;
 
   [[noreturn]] void refuse(const std::string& message) const {
-    fail(ErrorKind::Usage, fmt::format("vector recipe '{}': {}", whole, message));
+    fail(ErrorKind::Usage, fmt::format("vector recipe '{}': {}", shortened(whole), message));
   }
   bool is(VectorMethod method) const { return recipe.method == method; }
   bool has(const char* word) const { return seen.count(word) > 0; }
@@ -36,7 +37,7 @@ struct VectorParser {
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     if (text.empty() || result.ec != std::errc() || result.ptr != text.data() + text.size() || value < low ||
         value > high)
-      refuse(fmt::format("'{}={}'; {} is a whole number from {} to {}", name, text, name, low, high));
+      refuse(fmt::format("'{}={}'; {} is a whole number from {} to {}", name, shortened(text), name, low, high));
     return value;
   }
 
@@ -60,10 +61,10 @@ struct VectorParser {
       return;
     }
     const bool scalar = text.substr(0, 6) == "scalar", delta = text.substr(0, 5) == "delta";
-    if (!scalar && !delta) refuse(fmt::format("unknown method '{}'; known: {}", text, kVectorHeads));
+    if (!scalar && !delta) refuse(fmt::format("unknown method '{}'; known: {}", shortened(text), kVectorHeads));
     const std::string_view bits = text.substr(scalar ? 6 : 5);
     if (bits.size() != 1 || bits[0] < '1' || bits[0] > '8')
-      refuse(fmt::format("bits '{}'; known: {}", bits, kVectorHeads));
+      refuse(fmt::format("bits '{}'; known: {}", shortened(bits), kVectorHeads));
     recipe.method = scalar ? VectorMethod::Scalar : VectorMethod::Delta;
     recipe.bits = bits[0] - '0';
   }
@@ -73,24 +74,25 @@ struct VectorParser {
     const std::string name = text.substr(0, equals);
     const bool bare = equals == std::string::npos;
     const std::string argument = bare ? "" : text.substr(equals + 1);
-    if (!seen.insert(name).second) refuse(fmt::format("'{}' stands there twice", name));
+    if (!seen.insert(name).second) refuse(fmt::format("'{}' stands there twice", shortened(name)));
     if (bare && name == "norm" && is(VectorMethod::Product)) {
       recipe.norm = true;
       return;
     }
     if (bare || !known(name, argument)) {
-      refuse(fmt::format("unknown word '{}'; known here: {}", text, known_vector_words(recipe)));
+      refuse(fmt::format("unknown word '{}'; known here: {}", shortened(text), known_vector_words(recipe)));
     }
   }
 
   bool known(const std::string& name, const std::string& argument) {
     const bool product = is(VectorMethod::Product), delta = is(VectorMethod::Delta), scalar = is(VectorMethod::Scalar);
     if (name == "scale" && !product) {
-      if (argument != "norm" && argument != "max") refuse(fmt::format("'scale={}'; scale can be: norm, max", argument));
+      if (argument != "norm" && argument != "max")
+        refuse(fmt::format("'scale={}'; scale can be: norm, max", shortened(argument)));
       recipe.scale = argument == "norm" ? RowScale::Norm : RowScale::Max;
     } else if (name == "levels" && !product) {
       if (argument != "fit" && argument != "even")
-        refuse(fmt::format("'levels={}'; levels can be: fit, even", argument));
+        refuse(fmt::format("'levels={}'; levels can be: fit, even", shortened(argument)));
       recipe.even_levels = argument == "even";
     } else if (name == "anchor" && delta) {
       recipe.anchor = number(name, argument, 1, 65536);
@@ -108,7 +110,7 @@ struct VectorParser {
       recipe.factor_bits = number(name, argument, 2, 8);
     } else if (name == "entropy" && scalar) {
       if (argument != "huffman" && argument != "rans")
-        refuse(fmt::format("'entropy={}'; entropy can be: huffman, rans", argument));
+        refuse(fmt::format("'entropy={}'; entropy can be: huffman, rans", shortened(argument)));
       recipe.entropy = argument == "rans" ? EntropyWord::Rans : EntropyWord::Huffman;
     } else if (name == "page" && !delta) {
       recipe.page = number(name, argument, 1, 65536);
@@ -123,7 +125,7 @@ struct VectorParser {
     const char* end = argument.data() + argument.size();
     const auto result = std::from_chars(argument.data(), end, value);
     if (result.ec != std::errc() || result.ptr != end || !(value >= 0 && value <= 1e6))
-      refuse(fmt::format("'threshold={}'; threshold is a number from 0 to 1000000", argument));
+      refuse(fmt::format("'threshold={}'; threshold is a number from 0 to 1000000", shortened(argument)));
     recipe.threshold = static_cast<double>(static_cast<float>(value));
   }
 

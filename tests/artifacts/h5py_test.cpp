@@ -175,7 +175,7 @@ TEST_CASE("Files that h5py made from the published format are read") {
   CHECK(calibration.gradients(0, Side::Key) == ramp<float>(48, 10, 0.5));
   CHECK(calibration.gradients(1, Side::Value) == ramp<float>(48, 65, 0.5));
   CHECK(calibration.query_moment(1) == ramp<double>(32, 1));
-  CHECK(calibration.attention_mass(1) == ramp<float>(6, 1));
+  CHECK(calibration.attention_mass(1) == ramp<float>(6, 1.5));
 
   const CalibrationReader forward(written_by_h5py(folder, "forward"));
   CHECK_FALSE(forward.header().gradients);

@@ -50,7 +50,7 @@ def calibration(file, gradients=True):
             layout = dict(chunks=(4, KV_HEADS, HEAD_DIM), shuffle=True, compression="gzip") if index % 2 == 0 else {}
             group.create_dataset(name, data=data, **layout).attrs["scale"] = numpy.float32(0.5)
         group["query_moment"] = ramp((KV_HEADS, HEAD_DIM, HEAD_DIM), "<f8", layer)
-        group["attention_mass"] = ramp((TOKENS,), "<f4", layer)
+        group["attention_mass"] = ramp((TOKENS,), "<f4", HEADS - (TOKENS - 1) / 2)
 
 
 def forward(file):

@@ -233,6 +233,48 @@ TEST_CASE("Metrics that are missing, or no metrics at all, are refused by name")
              ContainsSubstring("-1 at [0, 1, 1]") && ContainsSubstring("diagonal"));
   CHECK_THAT(damaged([](CalibrationLayer& data) { data.value_metric[3] = NAN; }, nullptr),
              ContainsSubstring("nan at [0, 0, 3]"));
+  // Queries that are not zero change their attention with the key somewhere; an output projection may be zero.
+  const auto clear = [](std::vector<double>& block) { std::fill(block.begin(), block.end(), 0.0); };
+  CHECK_THAT(damaged([&](CalibrationLayer& data) { clear(data.key_metric); }, nullptr),
+             ContainsSubstring("/layers/01/key_metric") && ContainsSubstring("is zero everywhere"));
+  CHECK(damaged([&](CalibrationLayer& data) { clear(data.key_metric), clear(data.query_moment); }, nullptr) == "");
+  CHECK(damaged([&](CalibrationLayer& data) { clear(data.value_metric); }, nullptr) == "");
+}
+
+TEST_CASE("Numbers that no model gives are refused with dataset and position") {
+  TempDir folder;
+  const auto path = folder / "c.h5";
+  CalibrationHeader header = sample_calibration_header();
+  const auto damaged = [&](const std::function<void(CalibrationLayer&)>& damage) {
+    CalibrationWriter writer(path, true, 1);
+    writer.write_header(header);
+    for (int layer = 0; layer < kShape.layers; ++layer) {
+      CalibrationLayer data = sample_calibration_layer(header, layer);
+      if (layer == 1) damage(data);
+      writer.write_layer(layer, data);
+    }
+    writer.finish();
+    return refusal(read_whole_calibration, path);
+  };
+  CHECK(damaged([](CalibrationLayer&) {}) == "");
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.query_moment[7] *= -1; }),
+             ContainsSubstring("/layers/01/query_moment") && ContainsSubstring("at [0, 1, 1], on its diagonal"));
+  CHECK(damaged([](CalibrationLayer& data) { data.query_moment[8] *= -1; }) == "");
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.attention_mass[3] = -1; }),
+             ContainsSubstring("/layers/01/attention_mass") && ContainsSubstring("-1 at [3]"));
+  CHECK_THAT(damaged([](CalibrationLayer& data) { data.attention_mass[3] += 20; }),
+             ContainsSubstring("sums to 1.5 for each query"));
+  header.loss[1] = -0.5;
+  CHECK_THAT(damaged([](CalibrationLayer&) {}), ContainsSubstring("'/loss' holds -0.5 at [1]"));
+
+  const auto changed = [](const char* name, std::size_t index, float value) {
+    return after(kKinds[1], [&](hid_t file) { overwrite(file, name, index, value); });
+  };
+  CHECK_THAT(changed("/sets/00/key/maximum", 2, 0.0f),
+             ContainsSubstring("'/sets/00/key/upper' is 6 at [0, 0, 2], above 'maximum' = 0"));
+  CHECK_THAT(changed("/sets/01/value/minimum", 2, 22.0f),
+             ContainsSubstring("'/sets/01/value/minimum' is 22 at [0, 0, 2], above 'lower' = 21"));
+  CHECK_THAT(changed("/sets/01/value/minimum", 2, 1000.0f), ContainsSubstring("above 'maximum'"));
 }
 
 TEST_CASE("Shapes and types are refused with what was found and what is needed") {

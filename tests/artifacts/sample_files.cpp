@@ -151,7 +151,7 @@ CalibrationLayer sample_calibration_layer(const CalibrationHeader& header, int l
     }
   }
   for (std::int64_t token = 0; token < tokens; ++token)
-    data.attention_mass.push_back(0.25f * static_cast<float>(token));
+    data.attention_mass.push_back(static_cast<float>(header.shape.heads) + (token % 2 == 0 ? 0.25f : -0.25f));
   return data;
 }
 

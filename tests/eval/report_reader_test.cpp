@@ -23,7 +23,7 @@ VariantResult variant(const std::string& name, double shift, const std::string& 
   row.window_kl = {shift, shift, shift, shift, shift};
   row.nll = 3.0 + 1.2 * shift;
   row.ppl = std::exp(row.nll);
-  row.delta_nll = shift;
+  row.delta_nll = 1.2 * shift;
   row.delta_nll_se = 0.01;
   row.kl_mean = shift;
   row.kl_p99 = 2 * shift;
@@ -111,7 +111,7 @@ TEST_CASE("What is read from a report writes the same report again") {
       document.commands = {"a", "b"};
       document.passkey = PasskeyEvaluation{document.evaluations[0].subject,
                                            {{"none", {{1024, 950, 0.05, 1, 1}}, {"12345"}, ""},
-                                            {"w", {{1024, 950, 0.05, 1, 1}}, {"12345"}, "", kWeights}}};
+                                            {"w", {{1024, 950, 0.05, 1, 1}}, {"12345"}, "", kWeights, "packed"}}};
     }
     const std::string text = document_json(document);
     write_bytes(dir / "report.json", text);
@@ -228,6 +228,21 @@ TEST_CASE("Passkey grids join an evaluation of the same model, and each other wh
   other.passkey->results[1] = {"nuq2-1%", {{1024, 950, 0.05, 0, 1}}, {"2"}, "2"};
   CHECK(merge_reports({named("p", passkey), named("q", other)}, true, quiet_context().log).passkey->results.size() ==
         3);
+  // The same on another kind of cache stands beside it, whatever it answered.
+  ReportDocument packed = passkey, simulated = passkey;
+  packed.passkey->results[1].cache = "packed";
+  simulated.passkey->results[1].cache = "simulated";
+  const auto names = [](const std::vector<NamedReport>& reports) {
+    std::vector<std::string> list;
+    const ReportDocument merged = merge_reports(reports, true, quiet_context().log);
+    for (const PasskeyResult& row : merged.passkey->results) list.push_back(row.name);
+    return list;
+  };
+  CHECK(names({named("s", simulated), named("p", packed)}) ==
+        std::vector<std::string>{"none", "nuq3-1%", "nuq3-1% [packed]"});
+  CHECK(names({named("p", packed), named("s", simulated), named("again", packed)}) ==
+        std::vector<std::string>{"none", "nuq3-1%", "nuq3-1% [simulated]"});
+  CHECK(names({named("earlier version", passkey), named("p", packed)}) == std::vector<std::string>{"none", "nuq3-1%"});
   other.passkey->results[0].cells[0].depth = 0.5;
   CHECK_THAT(refusal({named("p", passkey), named("q", other)}), ContainsSubstring("depth"));
 }
@@ -286,8 +301,10 @@ TEST_CASE("Values that no report holds are refused before a picture is drawn of 
   CHECK_THAT(with(books, {{0.5, -0.5}}), ContainsSubstring("ascending"));
   CHECK_THAT(with("/results/1/layers/1/key/histogram/3", -1), ContainsSubstring("histogram"));
   CHECK_THAT(with("/results/1/layers/1/key/below", -1), ContainsSubstring("below"));
-  CHECK_THAT(with("/results/1/window_nll/2", 2.0), ContainsSubstring("'results[1].nll' is not the mean"));
-  CHECK_THAT(with("/results/1/window_kl/2", 2.0), ContainsSubstring("'results[1].kl_mean' is not the mean"));
+  CHECK_THAT(with("/results/1/window_nll/2", 2.0),
+             ContainsSubstring("'results[1].nll' is 3.096, not the mean of 'window_nll'"));
+  CHECK_THAT(with("/results/1/window_kl/2", 2.0),
+             ContainsSubstring("'results[1].kl_mean' is 0.08, not the mean of 'window_kl'"));
   CHECK_THAT(with("/results/1/ppl", 2.0), ContainsSubstring("ppl"));
   for (const char* key : {"bits_counted", "kl_mean", "nll"})
     CHECK_THAT(with(std::string("/results/1/") + key, 1e300), ContainsSubstring(key));
@@ -305,6 +322,94 @@ TEST_CASE("Values that no report holds are refused before a picture is drawn of 
     CHECK(exit_code(error.kind()) == 2);
     CHECK_THAT(std::string(error.what()), ContainsSubstring("is a folder"));
   }
+}
+
+TEST_CASE("Numbers that no evaluation gives are refused with their place, the value, and what would be right") {
+  TempDir dir;
+  ReportDocument document = example();
+  document.passkey = PasskeyEvaluation{
+      document.evaluations[0].subject,
+      {{"none", {{1024, 950, 0.05, 1, 2}}, {"1", "2"}, ""}, {"int4", {{1024, 950, 0.05, 0, 2}}, {"1", "3"}, "4"}}};
+  document.tasks = TaskEvaluation{document.evaluations[0].subject, {}};
+  document.tasks->report.prompts = {{"niah", 1024, 900, false, {"a"}}};
+  document.tasks->report.results = {{"none", "", {{"a", 1.0}}, {}}, {"int4", "4", {{"b", 0.25}}, {}}};
+  VariantResult weights = variant("w4", 0.1, "");
+  weights.weights = kWeights;
+  document.evaluations[0].report.results.push_back(weights);
+  const json good = json::parse(document_json(document));
+  REQUIRE(read_refusal(dir, good.dump()).empty());
+  struct Bad {
+    const char* place;
+    json value;
+    const char* wanted;
+  };
+  for (const Bad& bad : std::vector<Bad>{
+           {"/results/1/bits_counted", -5, "'results[1].bits_counted' is -5, not a number of bits (above 0)"},
+           {"/results/1/bits_counted", 0, "a number of bits"},
+           {"/results/1/bits_counted_32k", -0.5, "is -0.5, not a number of bits"},
+           {"/results/1/bits_nominal", -3, "a number of bits"},
+           {"/results/1/bits_nominal", nullptr, "is null, not a number of bits"},
+           {"/results/2/weights/bits_counted", -4, "'results[2].weights.bits_counted' is -4"},
+           {"/results/1/top1", 7, "'results[1].top1' is 7, not a share (0 to 1)"},
+           {"/results/1/top1", -0.1, "a share"},
+           {"/results/1/top1", nullptr, "a share"},
+           {"/results/1/kl_p99", -1, "'results[1].kl_p99' is -1, not a divergence (0 or more)"},
+           {"/results/1/window_kl/2", -0.5, "'results[1].window_kl[2]' is -0.5, not a divergence"},
+           {"/results/1/window_nll/4", -3, "'results[1].window_nll[4]' is -3, not a loss"},
+           {"/results/1/position_nll/0", nullptr, "'results[1].position_nll[0]' is null, not a loss"},
+           {"/results/1/position_kl/1", -2, "a divergence"},
+           {"/results/1/nll", nullptr, "a loss"},
+           {"/results/1/ppl", -20, "'results[1].ppl' is -20, not a perplexity (1 or more)"},
+           {"/results/1/ppl", 0, "a perplexity"},
+           {"/results/1/delta_nll", 1e31, "ordinary size"},
+           {"/results/1/delta_nll", -2, "'results[1].delta_nll' is -2"},
+           {"/results/1/delta_nll_se", -0.1, "at least 0"},
+           {"/results/1/kl_mean_se", -0.1, "at least 0"},
+           {"/results/1/cache_bytes", -1000, "'results[1].cache_bytes' is -1000, not a whole number of at least 1"},
+           {"/results/1/cache_bytes", std::uint64_t{1} << 63, "is 9223372036854775808, not a whole number"},
+           {"/results/1/table_bytes", -1, "table_bytes"},
+           {"/results/1/seconds", -1, "seconds"},
+           {"/results/1/relative_time", -1, "relative_time"},
+           {"/results/1/cache", "cabbage", "is \"cabbage\", not simulated, packed, cuda, or empty"},
+           {"/results/1/layers/1/key/outlier_rate", 1.5, "a share"},
+           {"/results/1/layers/1/key/calibrated_outlier_rate", -1, "a share"},
+           {"/results/1/layers/1/key/histogram/3", -1, "'results[1].layers[1].key.histogram[3]' is -1"},
+           {"/seqlen", 1, "'seqlen' is 1, not a whole number of at least 2"},
+           {"/seqlen", 90, "ascending edges from 0 to 89"},
+           {"/windows", 0, "windows"},
+           {"/tokens", -1, "tokens"},
+           {"/judge_from", 99, "'judge_from' is 99, not a whole number from 0 to 98"},
+           {"/prompt", 100, "prompt"},
+           {"/seconds", -1, "seconds"},
+           {"/max_kl", -1, "max_kl"},
+           {"/passkey/results/1/cells/0/found", 3,
+            "'passkey.results[1].cells[0].found' is 3, not a whole number from 0 to 2"},
+           {"/passkey/results/1/cells/0/found", -1, "found"},
+           {"/passkey/results/1/cells/0/trials", 0, "trials"},
+           {"/passkey/results/1/cells/0/depth", 1.5, "a share"},
+           {"/passkey/results/1/cells/0/prompt_tokens", 1025, "prompt_tokens"},
+           {"/passkey/results/1/cells/0/length", 1000, "'passkey.results[1].cells' is not those of the first row"},
+           {"/passkey/results/1/cache", "cabbage", "cache"},
+           {"/tasks/results/1/answers/0/score", 2, "'tasks.results[1].answers[0].score' is 2, not a share"},
+           {"/tasks/prompts/0/length", -1, "length"},
+           {"/tasks/prompts/0/prompt_tokens", 0, "prompt_tokens"},
+       }) {
+    json damaged = good;
+    damaged.at(json::json_pointer(bad.place)) = bad.value;
+    CAPTURE(bad.place);
+    CHECK_THAT(read_refusal(dir, damaged.dump()), ContainsSubstring(bad.wanted));
+  }
+  // Roundings of what cannot be negative, and what overflowed, are no damage.
+  for (const auto& [place, value] : {std::pair<const char*, json>{"/results/1/position_kl/1", -1e-6},
+                                     {"/results/1/kl_p99", nullptr},
+                                     {"/results/1/ppl", nullptr}}) {
+    json fine = good;
+    fine.at(json::json_pointer(place)) = value;
+    CHECK(read_refusal(dir, fine.dump()) == "");
+  }
+  json longest = good;
+  longest["results"][1]["cache"] = std::string(5000, 'c');
+  CHECK(read_refusal(dir, longest.dump()).size() < 400);
 }
 
 TEST_CASE("Recipes that differ in their bits only, or in their budget, are one family") {

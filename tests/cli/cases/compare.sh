@@ -40,3 +40,22 @@ refused "a/report.json" kvq-eval compare a/report.json b/report.json -o a --forc
 runs "${perplexity[@]}" --max-windows 6 --quantizer "$int4" --cache packed -o packed
 runs kvq-eval compare a/report.json packed/report.json --json
 [[ $(json "$out" '[row["name"] for row in report["results"]]') == "['none', 'int4', 'int4 [packed]']" ]] || problem "names of packed rows"
+# So are those of a grid and of tasks.
+for question in "passkey --lengths 900 --depths 1" "tasks --ruler niah-single --lengths 1500 --samples 1"; do
+  for cache in simulated packed; do
+    # shellcheck disable=SC2086  # several words
+    runs kvq-eval $question --model "$model" --quantizer "$int4" --cache $cache -o "asked-$cache"
+  done
+  runs kvq-eval compare asked-simulated/report.json asked-packed/report.json --json
+  [[ $(json "$out" '[(row["name"], row["cache"]) for row in report["results"]]') == \
+    "[('none', ''), ('int4', 'simulated'), ('int4 [packed]', 'packed')]" ]] || problem "names of packed rows of ${question%% *}"
+  rm -r asked-simulated asked-packed
+done
+
+# Numbers that no evaluation gives are refused, before anything is written.
+python3 -c '
+import json
+report = json.load(open("a/report.json"))
+report["results"][1]["top1"] = 7
+json.dump(report, open("changed.json", "w"))'
+refused "changed.json: 'results[1].top1' is 7, not a share (0 to 1)" kvq-eval compare a/report.json changed.json -o x

@@ -90,6 +90,36 @@ for value in 99 -1 1.5; do wrong "verbose = $value" kvq-threshold --calib "$cali
 printf 'verbose = 2\noutliers = 0.01\nforce = false\n' >good.toml
 runs kvq-threshold --config good.toml --calib "$calib" -o x.h5
 
+# Text is no number; a size is both.
+wrong 'samples = "6"' kvq-fisher --model "$model" --text "$calibration_text" -o x.h5
+wrong 'outliers = "0.01"' kvq-threshold --calib "$calib" -o x.h5
+wrong 'outliers = [0, "0.01"]' kvq-threshold --calib "$calib" -o x.h5
+wrong 'lengths = [900, "1100"]' kvq-eval passkey --model "$model"
+printf 'shape = "2,2,8"\nlengths = [1024]\nmemory = ["80GB", 1000000]\n' >good.toml
+runs kvq-eval plan --recipe int4 --config good.toml
+
+# A value that is wrong for another reason is named with file and line, unless the command line gave it.
+placed() {  # placed LINE TEXT COMMAND...: of bad.toml
+  refused "$2" "${@:3}" --config bad.toml
+  grep -qF -- ": --config bad.toml, line $1: $2" "$err" || problem "no place: $(cat "$err")"
+}
+printf '# a comment\nthreads = 0\n' >bad.toml
+placed 2 "--threads: '0' is not a whole number" kvq-threshold --calib "$calib" -o x.h5
+printf 'quiet = true\ndtype = "fp33"\n' >bad.toml
+placed 2 "--dtype" kvq-eval passkey --model "$model"
+printf '[passkey]\nquiet = true\nlengths = [900,\n 900]\n' >bad.toml
+placed 3 "--lengths: 900 is given twice" kvq-eval passkey --model "$model"
+printf '\nlengths = 30\n' >bad.toml
+placed 2 "--lengths 30: the shortest passkey prompt" kvq-eval passkey --model "$model"
+refused "kvq-eval: --lengths 31: " kvq-eval passkey --model "$model" --config bad.toml --lengths 31
+printf '\nonly-layers = "77"\n' >bad.toml
+placed 2 "--only-layers 77: " kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer "$quantizer"
+mkfifo pipe
+printf 'text = ["pipe"]\n' >bad.toml
+placed 1 "--text 'pipe' is not a regular file" kvq-fisher --model "$model" -o x.h5
+printf 'output = "no/such/folder/"\n' >bad.toml
+placed 1 "-o no/such/folder/" kvq-fit --calib "$calib" --recipe int4
+
 # A number is no name of a file; a name ends where its string does.
 for value in 3 1.5; do wrong "log-file = $value" kvq-threshold --calib "$calib" -o y.h5; done
 echo "output = \"y.h5\\u0000z\"" >bad.toml

@@ -137,16 +137,29 @@ bad "'cell[0].recipes' holds 'nuq9'" 's/"int4"/"nuq9"/'
 bad "'calibration[1].name' 'few' stands for two calibrations" 's/"more"$/"few"/'
 bad "is not a known key" 's/^windows/window/'
 bad "holds 'most'; known: few, more" 's/\["more"\]/["most"]/'
-bad "the model has layers 0 to" 's/"each"/"0,77"/'
+bad "bad.toml, line 18: 'cell[1].only-layers' is 0,77: the model has layers 0 to" 's/"each"/"0,77"/'
+bad "bad.toml, line 18: 'cell[1].only-layers' is most: 'most' is no layer" 's/"each"/"most"/'
+bad "'calibration[0].samples' must be an integer" 's/^samples = 2/samples = "2"/'
+bad "'cell[1].only-layers' must be a string" 's/"each"/1/'
+bad "bad.toml, line 15: 'cell[0].texts' holds 'prose': the experiment needs a text 'prose': --text prose=PATH" 's/^recipes = .*"int4".*/&\ntexts = ["prose"]/'
+bad "bad.toml, line 14: 'cell[0].recipes' cannot be used: " 's/"int4"/"q8_0"/'
+bad "bad.toml, line 10: 'calibration[1].name' is wrong: 'more' is the same as 'few'" 's/^samples = 4/samples = 2/; s/^name = "few"/&/'
 bad "which no cell makes" 's/better = "nuq3-1%/better = "nuq4-1%/'
 bad "'title' is missing" '/^title/d'
 # Questions that no prompt of that length holds are refused before anything is calibrated.
 ask() { printf '%b' "$2" | cat small.toml - >asks.toml; refused "$1" kvq-eval experiment asks.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z; }
-ask "--lengths 30: the shortest prompt of niah-single" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 30]\n'
-ask "'ruler.lengths': 1500 is given twice" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 1500]\n'
-ask "--lengths 9" '[passkey]\nlengths = [900, 9]\n'
+ask "asks.toml, line 25: 'ruler.lengths' holds 30: the shortest prompt of niah-single" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 30]\n'
+ask "asks.toml, line 25: 'ruler.lengths' holds 1500 twice" '[ruler]\ntasks = ["niah-single"]\nlengths = [1500, 1500]\n'
+ask "asks.toml, line 25: 'passkey.prompt' is 'chat': chat template: the model has none" '[passkey]\nlengths = [900]\nprompt = "chat"\n'
+ask "asks.toml, line 24: 'passkey.lengths' holds 9: " '[passkey]\nlengths = [900, 9]\n'
 sed 's/samples = 4/samples = 100000/' small.toml >large.toml
-refused "--samples 100000: the text holds" kvq-eval experiment large.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z
+refused "large.toml, line 11: 'calibration[1].samples' is 100000: the text holds" kvq-eval experiment large.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z
+sed 's/^seqlen = 64/seqlen = 1000000/' small.toml >large.toml
+refused "large.toml, line 3: 'seqlen' is 1000000: " "${run[@]/small/large}" -o z
+[[ $(cat "$err") != *--* ]] || problem "a flag that the file has not: $(cat "$err")"
+sed '0,/^seqlen = 64/! s/^seqlen = 64/seqlen = 1000000/' small.toml >large.toml
+refused "large.toml, line 8: 'calibration[0].seqlen' is 1000000: " "${run[@]/small/large}" -o z
+[[ $(cat "$err") != *--* ]] || problem "a flag that the file has not: $(cat "$err")"
 refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --text "$evaluation_text" -o z
 # What a calibration cannot give is said before it is made; caches that only evict need none.
 printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[calibration]]' 'samples = 2' 'seqlen = 64' 'query-heads = "max"' \
@@ -154,7 +167,11 @@ printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[cali
 refused "need gradients with their sign" kvq-eval experiment signs.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z
 sed -e '/query-heads/d' -e 's/"int4", //' signs.toml >metric.toml
 metric() { sed "$2" metric.toml >changed.toml && refused "$1" kvq-eval experiment changed.toml --model "$model" --calibration-text "$calibration_text" --text "$evaluation_text" -o z; }
+refused "kvq-eval: --samples 100001: the text holds" kvq-eval experiment metric.toml --model "$model" --calibration-text "$calibration_text" \
+  --text "$evaluation_text" --samples 100001 -o z
 metric "keys need gradients (for the block Fisher matrix and the weights of codebooks)" 's/^samples/forward-only = true\n&/'
+grep -q "changed.toml, line 10: 'cell\[0\].recipes' cannot be used: .* use metric=query and weights=query, or calibrate" "$err" || problem "$(cat "$err")"
+[[ $(cat "$err") != *--* ]] || problem "a flag that the file has not: $(cat "$err")"
 metric "'key_metric' of every layer" 's/kvq2/kvq2:metric=query/'
 metric "does not go with forward-only" 's/^samples/forward-only = true\nquery-heads = "max"\n&/'
 metric "forward-only: gradients of weights need a backward pass" 's/^samples/forward-only = true\n&/; s/^recipes.*/&\nweights = ["w4"]/; s/kvq2/int4/'
@@ -181,7 +198,7 @@ echo short >short.txt
 refused "short.txt" "${run[@]}" --text short=short.txt -o z
 mkdir -p other && echo '{}' >other/report.json
 refused "that no experiment made" "${run[@]}" -o other
-refused "only-layers" "${run[@]}" --cache packed -o z
+refused "small.toml, line 18: 'cell[1].only-layers' needs --cache simulated" "${run[@]}" --cache packed -o z
 refused none.toml "${run[@]/small/none}" -o z
 for _ in $(seq 70); do cat "$calibration_text"; done >much.txt  # 64 sequences of 2048 tokens
 for file in "$SOURCE"/configs/experiments/*.toml; do

@@ -79,7 +79,7 @@ damaged(quantizer, "foreign.h5", lambda file: file.attrs.pop("kvq_schema"))
 damaged(quantizer, "nan.h5", lambda file: file["layers/00/key/centroids"].write_direct(numpy.full((1, 8), numpy.nan, "f4")))
 PYTHON
 refused attention_mass kvq-eval inspect mass.h5
-refused "outside the values seen" kvq-eval inspect beyond.h5
+refused "'/sets/00/value/minimum'" kvq-eval inspect beyond.h5
 refused "'/recipe' attribute says nuq4-1%" kvq-eval inspect recipe.h5
 refused cabbage kvq-eval inspect kind.h5
 refused "not one of kvq's" kvq-eval inspect foreign.h5

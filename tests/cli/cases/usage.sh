@@ -33,6 +33,37 @@ refused "'--modle' is not an option of kvq-fisher" kvq-fisher --modle "$model" -
 refused "'--recepe' is not an option of kvq-fit" kvq-fit --calib "$calib" --recepe nf4
 refused "'--quantiser' is not an option of kvq-eval perplexity" "${perplexity[@]}" --quantiser q.h5
 
+# The pointer to --help is to that of the command, where one was named.
+points() { refused "" "${@:2}"; grep -qxF "Try '$1 --help'." "$err" || problem "no pointer to $1: $(cat "$err")"; }
+points "kvq-eval perplexity" "${perplexity[@]}" --bad
+points "kvq-eval perplexity" kvq-eval perplexity --text=
+points "kvq-eval passkey" "${passkey[@]}" --lengths 0
+points "kvq-eval passkey" kvq-eval passkey
+points kvq-eval kvq-eval --bad
+points kvq-eval kvq-eval no-such-command
+points kvq-fit "${fit[@]}" --bad
+
+# What was typed is quoted, but not at any length.
+long=$(printf 'x%.0s' {1..3000})
+brief() { refused "${long:0:50}" "$@"; [[ $(cat "$err") != *${long:0:61}* ]] || problem "$(wc -c <"$err") bytes of message: ${*:0:4}"; }
+for recipe in "$long" "nuq3:$long" "nuq3:sink=$long" "nuq3-$long%" "nuq$long" "K=nuq3/V=$long" "int4:icm=$long" "turbo3:rotation=$long" "nuq3:lo=$long" "delta3:$long" "delta3:anchor=$long"; do
+  brief "${fit[@]}" --recipe "$recipe"
+done
+brief kvq-fit --model "$model" --weight-fisher "$calib" --weights "w4-s$long%" -o out.h5
+brief "${perplexity[@]}" "--$long"
+brief "${perplexity[@]}" --dtype "$long"
+brief "${perplexity[@]}" --max-windows "$long"
+brief "${perplexity[@]}" --quantizer "$quantizer" --only-layers "$long"
+brief kvq-eval "$long"
+brief kvq-eval plan --shape "$long"
+printf '[key]\ncodebook = "%s"\nbits = 3\n[value]\ncodebook = "nuq"\nbits = 3\n' "$long" >long.toml
+brief "${fit[@]}" --recipe long.toml
+sed "s/$long/nuq/; 2a $long = 3" long.toml >key.toml
+brief "${fit[@]}" --recipe key.toml
+printf '%s = 1\n' "$long" >long.toml
+brief kvq-eval perplexity --config long.toml
+rm long.toml key.toml
+
 # An empty value is a slip, in both spellings, and never eats the next argument.
 refused --text kvq-fisher --model "$model" --text "" -o out.h5
 refused --text kvq-fisher --model "$model" --text= -o out.h5
