@@ -4,6 +4,7 @@ namespace kvq {
 
 SimdLevel best_simd_level() {
 #ifdef KVQ_SIMD_LEVELS
+  if (!__builtin_cpu_supports("fma")) return SimdLevel::Portable;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     return SimdLevel::Avx512;

@@ -3,7 +3,7 @@
 
 namespace kvq {
 
-enum class SimdLevel { Portable, Avx2, Avx512 };
+enum class SimdLevel { Portable, Avx2, Avx512 };  ///< Avx2 with FMA
 
 /// What this CPU offers.
 SimdLevel best_simd_level();

@@ -13,7 +13,7 @@ namespace portable {
 
 #ifdef KVQ_SIMD_LEVELS
 #pragma GCC push_options
-#pragma GCC target("avx2")
+#pragma GCC target("avx2,fma")
 namespace avx2 {
 #define KVQ_SIMD_BYTES 32
 #include KVQ_LOOPS_BODY
@@ -22,7 +22,7 @@ namespace avx2 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,fma")
 namespace avx512 {
 #define KVQ_SIMD_BYTES 64
 #include KVQ_LOOPS_BODY

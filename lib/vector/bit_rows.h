@@ -1,5 +1,6 @@
 #pragma once
-// Codes of 1 to 8 bits packed tightly, the first in the lowest bits, padded with zero bits to whole bytes.
+// Codes of 1 to 8 bits packed tightly, the first in the lowest bits of the first byte, padded with zero bits to whole
+// bytes.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,10 +13,14 @@ inline std::size_t packed_bytes(std::size_t count, int bits) {
   return (count * static_cast<std::size_t>(bits) + 7) / 8;
 }
 
-/// Appends packed_bytes(codes.size(), bits) bytes; every code < 2^bits.
+/// Writes packed_bytes(codes.size(), bits) bytes; every code < 2^bits.
+void pack_bits(std::span<const std::uint8_t> codes, int bits, std::byte* out);
+/// The same, appended.
 void pack_bits(std::span<const std::uint8_t> codes, int bits, std::vector<std::byte>& out);
 
-/// `bytes`: packed_bytes(codes.size(), bits) of them. Throws Io when its padding is not zero.
+/// Reads packed_bytes(codes.size(), bits) bytes. False when padding is not zero.
+bool unpack_bits(const std::byte* bytes, int bits, std::span<std::uint8_t> codes);
+/// The same. Throws Io when padding is not zero.
 void unpack_bits(std::span<const std::byte> bytes, int bits, std::span<std::uint8_t> codes);
 
 /// fp16 as two bytes, little-endian.

@@ -1,5 +1,9 @@
 #include <kvq/vector/orthogonal_loops.h>
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include <cstring>
 
 namespace kvq {

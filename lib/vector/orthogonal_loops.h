@@ -1,7 +1,8 @@
 #pragma once
 // The inner loops of rotations and of the codec that is built on them: plain loops that the compiler vectorises,
 // compiled for several instruction sets and chosen at run time. Every level gives the same bits: sums have a fixed
-// order, nothing is contracted.
+// order, and only `multiply` adds products without rounding them first, on every CPU (those without such an instruction
+// take a hundred times as long).
 
 #include <cstdint>
 
@@ -14,7 +15,8 @@ struct OrthogonalLoops {
   /// Sylvester's Hadamard matrix, not scaled, on each `block` of the row, in place: for h = 1, 2, 4, … of the block
   /// (a, b) -> (a + b, a - b) on elements h apart. `block`: a power of two that divides `width`.
   void (*mix_blocks)(float* row, int width, int block);
-  /// y[row][i] = Σ_j x[row][j] · columns[j][i], summed over ascending j; x `[rows, dim]`, columns `[dim, dim]`.
+  /// y[row][i] = Σ_j x[row][j] · columns[j][i], fused multiply-adds over ascending j; x `[rows, dim]`, columns `[dim,
+  /// dim]`.
   void (*multiply)(const float* columns, int dim, const float* x, std::int64_t rows, float* y);
   /// Σ a_i b_i: sixteen sums over i mod 16, folded in halves. `a` may be `b`.
   float (*dot)(const float* a, const float* b, int count);

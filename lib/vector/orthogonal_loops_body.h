@@ -1,5 +1,6 @@
 // No include guard: orthogonal_loops.cpp includes this once per instruction set, each time in a namespace of its own.
 
+#include "fused_body.h"
 #include "hadamard_body.h"
 #include "nearest_code_body.h"
 
@@ -19,8 +20,8 @@ inline void multiply_rows(const float* __restrict columns, int dim, const float*
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
         const float factor = x[static_cast<std::int64_t>(row) * dim + j];
-        low[row] += factor * a;
-        high[row] += factor * b;
+        low[row] = fused(factor, a, low[row]);
+        high[row] = fused(factor, b, high[row]);
       }
     }
 #pragma GCC unroll 8
@@ -38,7 +39,7 @@ inline void multiply_rows(const float* __restrict columns, int dim, const float*
       for (int j = 0; j < dim; ++j) {
         const float factor = x[static_cast<std::int64_t>(row) * dim + j];
         const float* column = columns + static_cast<std::int64_t>(j) * dim + first;
-        for (int lane = 0; lane < count; ++lane) sum[lane] += factor * column[lane];
+        for (int lane = 0; lane < count; ++lane) sum[lane] = __builtin_fmaf(factor, column[lane], sum[lane]);
       }
       for (int lane = 0; lane < count; ++lane) y[static_cast<std::int64_t>(row) * dim + first + lane] = sum[lane];
     }

@@ -1,6 +1,6 @@
 #pragma once
 // Products of a matrix with a few vectors: the inner loop of subspace iteration, compiled for several instruction sets
-// and chosen at run time. Every level gives the same bits: sums go over ascending rows, nothing is contracted.
+// and chosen at run time. Every level gives the same bits: fused multiply-adds over ascending rows.
 
 #include <cstdint>
 

@@ -1,6 +1,8 @@
 // No include guard: subspace_loops.cpp includes this once per instruction set, each time in a namespace of its own,
 // with KVQ_SIMD_BYTES bytes in a vector.
 
+#include "fused_body.h"
+
 constexpr int kVectors = SubspaceLoops::kVectors;
 
 /// kWide vectors of kBytes each from column `first` on, which stay in registers.
@@ -16,7 +18,7 @@ inline void multiply_columns(const float* matrix, std::int64_t rows, std::int64_
 #pragma GCC unroll 8
     for (int k = 0; k < kVectors; ++k) {
 #pragma GCC unroll 2
-      for (int wide = 0; wide < kWide; ++wide) sums[k][wide] += values[wide] * of_row[k];
+      for (int wide = 0; wide < kWide; ++wide) sums[k][wide] = fused(of_row[k], values[wide], sums[k][wide]);
     }
   }
   for (int k = 0; k < kVectors; ++k) std::memcpy(products + k * columns + first, sums[k], sizeof sums[k]);

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include <kvq/core/half.h>
+#include <kvq/vector/bit_rows.h>
 #include <kvq/vector/orthogonal_loops.h>
-#include <kvq/vector/turbo_bits.h>
 
 namespace kvq {
 
@@ -22,6 +22,13 @@ void put_half(std::byte* out, std::uint16_t half) {
 }
 std::uint16_t get_half(const std::byte* in) {
   return static_cast<std::uint16_t>(static_cast<unsigned>(in[0]) | static_cast<unsigned>(in[1]) << 8);
+}
+
+std::span<std::uint8_t> row_of(std::vector<std::uint8_t>& codes, std::int64_t row, int n) {
+  return {codes.data() + row * n, static_cast<std::size_t>(n)};
+}
+std::int64_t code_bytes_of(int count, int bits) {
+  return static_cast<std::int64_t>(packed_bytes(static_cast<std::size_t>(count), bits));
 }
 
 bool is_length(std::uint16_t half) { return half < 0x7c00u; }
@@ -120,7 +127,7 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
   if (code_bits > 0) {
     loops_->assign_codes(z.data(), static_cast<int>(size), placed.borders.data(), code_bits, scratch.codes.data());
     for (std::int64_t row = 0; row < rows; ++row)
-      pack_codes(scratch.codes.data() + row * n, n, code_bits, out + row * row_bytes_ + kHalfBytes * part.norms());
+      pack_bits(row_of(scratch.codes, row, n), code_bits, out + row * row_bytes_ + kHalfBytes * part.norms());
     if (part.sketch || tables_->norm != NormRule::Exact)
       loops_->look_up(scratch.codes.data(), static_cast<int>(size), part.levels.data(), rounded.data());
   }
@@ -141,9 +148,9 @@ void TurboCodec::encode_part(const Placed& placed, std::span<const float> x, std
   }
   scratch.signs.resize(size);
   part.sketch->signs(z, scratch.signs);
-  const std::int64_t behind = kHalfBytes * part.norms() + bytes_of_codes(n, code_bits);
+  const std::int64_t behind = kHalfBytes * part.norms() + code_bytes_of(n, code_bits);
   for (std::int64_t row = 0; row < rows; ++row)
-    pack_codes(scratch.signs.data() + row * n, n, 1, out + row * row_bytes_ + behind);
+    pack_bits(row_of(scratch.signs, row, n), 1, out + row * row_bytes_ + behind);
 }
 
 void TurboCodec::encode(std::span<const float> x, std::vector<std::byte>& out) const {
@@ -170,12 +177,12 @@ void TurboCodec::decode_part(const Placed& placed, const std::byte* in, std::int
   z.assign(size, 0.0f);
   y.resize(size);
   scratch.codes.resize(size);
-  const std::int64_t codes_at = kHalfBytes * part.norms(), signs_at = codes_at + bytes_of_codes(n, code_bits);
+  const std::int64_t codes_at = kHalfBytes * part.norms(), signs_at = codes_at + code_bytes_of(n, code_bits);
   for (std::int64_t row = 0; row < rows; ++row) {
     const std::byte* bytes = in + row * row_bytes_;
     const bool lengths =
         is_length(get_half(bytes)) && (!part.stores_residual() || is_length(get_half(bytes + kHalfBytes)));
-    if (!lengths || (code_bits > 0 && !unpack_codes(bytes + codes_at, n, code_bits, scratch.codes.data() + row * n)))
+    if (!lengths || (code_bits > 0 && !unpack_bits(bytes + codes_at, code_bits, row_of(scratch.codes, row, n))))
       fail(ErrorKind::Io, fmt::format("row {} of turbo: bytes that no encoder writes", first + row));
   }
   if (code_bits > 0) loops_->look_up(scratch.codes.data(), static_cast<int>(size), part.levels.data(), z.data());
@@ -183,7 +190,7 @@ void TurboCodec::decode_part(const Placed& placed, const std::byte* in, std::int
     scratch.signs.resize(size);
     direction.resize(size);
     for (std::int64_t row = 0; row < rows; ++row) {
-      if (!unpack_codes(in + row * row_bytes_ + signs_at, n, 1, scratch.signs.data() + row * n))
+      if (!unpack_bits(in + row * row_bytes_ + signs_at, 1, row_of(scratch.signs, row, n)))
         fail(ErrorKind::Io, fmt::format("row {} of turbo: bytes that no encoder writes", first + row));
     }
     part.sketch->estimate(scratch.signs, direction);

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <kvq/vector/turbo_bits.h>
+#include <kvq/vector/bit_rows.h>
 #include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
@@ -26,7 +26,9 @@ TurboPart make_part(const TurboOptions& options, int bits, int dim, std::uint64_
 
 /// Codes and signs, each in whole bytes.
 std::int64_t part_bytes(int dim, int bits, bool sketch) {
-  return sketch ? bytes_of_codes(dim, bits - 1) + bytes_of_codes(dim, 1) : bytes_of_codes(dim, bits);
+  const auto count = static_cast<std::size_t>(dim);
+  return static_cast<std::int64_t>(sketch ? packed_bytes(count, bits - 1) + packed_bytes(count, 1)
+                                          : packed_bytes(count, bits));
 }
 
 }  // namespace

@@ -118,7 +118,8 @@ TEST_CASE("Products with a subspace are the same bits for every instruction set"
     for (int k = 0; k < 8; ++k) {
       for (std::int64_t column = 0; column < columns; ++column) {
         float sum = 0;
-        for (std::int64_t row = 0; row < 50; ++row) sum += matrix[row * columns + column] * vectors[row * 8 + k];
+        for (std::int64_t row = 0; row < 50; ++row)
+          sum = std::fma(matrix[row * columns + column], vectors[row * 8 + k], sum);
         expected[k * columns + column] = sum;
       }
     }
