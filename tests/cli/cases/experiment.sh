@@ -204,7 +204,7 @@ for _ in $(seq 70); do cat "$calibration_text"; done >much.txt  # 64 sequences o
 for file in "$SOURCE"/configs/experiments/*.toml; do
   texts=()
   for label in prose code math languages; do
-    { cat "$evaluation_text"; echo "$label"; } >"$label.txt"
+    { cat "$evaluation_text" "$evaluation_text"; echo "$label"; } >"$label.txt"  # a window of 8192 tokens
     texts+=(--calibration-text "$label=much.txt" --text "$label=$label.txt")
   done
   if grep -qE '"q4_0"|outlier-channels|pq:m=' "$file"; then  # the tiny model's heads are too narrow: said before a calibration
