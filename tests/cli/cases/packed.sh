@@ -29,7 +29,7 @@ import json
 a, b = (json.load(open('passkey-' + name + '/report.json'))['results'] for name in ('simulated', 'packed'))
 kinds = [[row.pop('cache') for row in rows] for rows in (a, b)]
 print(a == b, *kinds)")
-[[ $same == "True ['none', 'simulated'] ['none', 'packed']" ]] || problem "continuations differ, or not of these caches: $same"
+[[ $same == "True ['', 'simulated'] ['', 'packed']" ]] || problem "continuations differ, or not of these caches: $same"
 
 # An oracle is no cache.
 runs kvq-fit --calib "$calib" --recipe int4:range=window -o oracle.h5
