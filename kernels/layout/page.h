@@ -35,12 +35,13 @@ struct SideShape {
   int outliers_per_end = 0;           ///< axis token: exact values on each end of a token; 0: none
   bool varying_outliers = false;      ///< axis channel with static thresholds: number differs from token to token
   std::int64_t outlier_capacity = 0;  ///< entries in the page, if varying; a multiple of kOutlierBlockEntries, or 0
-  // What the CUDA kernels do not know; block formats, long groups and group_outliers_per_end are simulated only:
+  // What the CUDA kernels do not know; long groups and group_outliers_per_end are simulated only:
   int ranges = 1;                  ///< ranges of a token; with group_tokens, of a group
   int group_tokens = 0;            ///< axis channel-group: tokens that share ranges; 0: none
   int zero_bits = 8 * kHalfBytes;  ///< of a zero point; a scale is fp16
   int group_outliers_per_end = 0;  ///< axis channel-group, rule topk: exact values on each end of a channel in a group
-  /// Codes of one page and kv head where not all are alike (widths=pair, grouped_codes.h); 0: 64 · bits a channel.
+  /// Codes of one page and kv head where not all are alike (widths=pair, grouped_codes.h, formats of their own); 0: 64
+  /// · bits a channel.
   std::int64_t head_code_bits = 0;
 
   constexpr int width() const { return kv_heads * head_dim; }

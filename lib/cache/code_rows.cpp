@@ -8,6 +8,8 @@
 #include <kvq/cache/page_bytes.h>
 #include <kvq/core/error.h>
 #include <kvq/kernels/layout/grouped_codes.h>
+#include <kvq/quant/head_rows.h>
+#include <kvq/quant/recipe_traits.h>
 
 namespace kvq {
 
@@ -32,30 +34,47 @@ Digit digit_of(int levels, int slot) {
   return {groups * layout::group_bits(levels) + (slot - groups * kGroupCodes) * bits, bits, 1};
 }
 
+/// Bits of the rows of one kv head after the other.
+std::vector<int> row_bits(const SideQuantizer& quantizer, const layout::SideShape& shape) {
+  const SideRecipe& recipe = quantizer.recipe;
+  if (recipe.widths == Widths::Pair) {
+    if (quantizer.widths.size() != static_cast<std::size_t>(shape.width())) {
+      fail(ErrorKind::Mismatch,
+           fmt::format("quantizer has widths of {} channels instead of {}", quantizer.widths.size(), shape.width()));
+    }
+    return {quantizer.widths.begin(), quantizer.widths.end()};
+  }
+  if (!has_own_format(recipe.codebook)) return std::vector<int>(static_cast<std::size_t>(shape.width()), shape.bits);
+  std::vector<int> bits;
+  const HeadRows rows = head_rows(recipe, shape.head_dim);
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    for (const RowRun& run : rows.runs) bits.insert(bits.end(), static_cast<std::size_t>(run.count), run.bits);
+  }
+  return bits;
+}
+
 }  // namespace
 
 CodeRows::CodeRows(const SideQuantizer& quantizer, const layout::SideShape& shape)
-    : width_(shape.width()),
+    : count_(shape.width()),
       head_dim_(shape.head_dim),
       levels_(quantizer.recipe.levels),
       head_bytes_(shape.code_bytes() / shape.kv_heads) {
   if (levels_ != 0) return;
-  const bool by_channel = quantizer.recipe.widths == Widths::Pair;
-  if (by_channel && quantizer.widths.size() != static_cast<std::size_t>(width_)) {
-    fail(ErrorKind::Mismatch,
-         fmt::format("quantizer has widths of {} channels instead of {}", quantizer.widths.size(), width_));
-  }
-  for (int channel = 0; channel < width_; ++channel) {
-    const std::int64_t begin = channel / head_dim_ * head_bytes_;
-    const std::int64_t offset =
-        channel % head_dim_ == 0 ? begin : rows_.back().offset + kPageTokens * rows_.back().bits / 8;
-    rows_.push_back({static_cast<std::int32_t>(offset),
-                     by_channel ? quantizer.widths[static_cast<std::size_t>(channel)] : shape.bits});
-    if (channel % head_dim_ + 1 < head_dim_) continue;
-    if (const std::int64_t bytes = offset + kPageTokens * rows_.back().bits / 8 - begin; bytes != head_bytes_) {
+  const std::vector<int> bits = row_bits(quantizer, shape);
+  count_ = static_cast<int>(bits.size());
+  const int of_head = count_ / shape.kv_heads;
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    std::int64_t offset = head * head_bytes_;
+    for (int row = 0; row < of_head; ++row) {
+      const int width = bits[static_cast<std::size_t>(head * of_head + row)];
+      rows_.push_back({static_cast<std::int32_t>(offset), width});
+      offset += kPageTokens * width / 8;
+    }
+    if (const std::int64_t bytes = offset - head * head_bytes_; bytes != head_bytes_) {
       fail(ErrorKind::Mismatch,
            fmt::format("quantizer has {} bits for the channels of kv head {}; its recipe gives {} to every head vector",
-                       bytes / 8, channel / head_dim_, head_bytes_ / 8));
+                       bytes / 8, head, head_bytes_ / 8));
     }
   }
 }
@@ -71,7 +90,7 @@ void CodeRows::write(std::uint8_t* codes, int first_slot, int count, const std::
 
 void CodeRows::write_single(std::uint8_t* codes, int first_slot, int count, const std::uint8_t* from) const {
   std::uint64_t words[8];  // a row
-  for (int channel = 0; channel < width_; ++channel) {
+  for (int channel = 0; channel < count_; ++channel) {
     const auto [offset, bits] = row(channel);
     std::uint8_t* bytes = codes + offset;
     const auto row_bytes = static_cast<std::size_t>(kPageTokens * bits / 8);
@@ -81,7 +100,7 @@ void CodeRows::write_single(std::uint8_t* codes, int first_slot, int count, cons
       const int word = position / 64, shift = position % 64;
       words[word] |= std::uint64_t{*code} << shift;
       if (shift + bits > 64) words[word + 1] |= std::uint64_t{*code} >> (64 - shift);
-      code += width_;
+      code += count_;
     }
     std::memcpy(bytes, words, row_bytes);
   }
@@ -90,7 +109,7 @@ void CodeRows::write_single(std::uint8_t* codes, int first_slot, int count, cons
 void CodeRows::write_grouped(std::uint8_t* codes, int first_slot, int count, const std::uint8_t* from) const {
   for (int token = 0; token < count; ++token) {
     const Digit digit = digit_of(levels_, first_slot + token);
-    for (int channel = 0; channel < width_; ++channel) {
+    for (int channel = 0; channel < count_; ++channel) {
       const std::int64_t at = first_bit(channel) + digit.first;
       store_bits(codes, at, digit.bits, load_bits(codes, at, digit.bits) + *from++ * digit.weight);
     }
@@ -101,14 +120,14 @@ void CodeRows::crop(std::uint8_t* codes, int slots) const {
   if (levels_ != 0) {
     for (int slot = kPageTokens - 1; slot >= slots; --slot) {
       const Digit digit = digit_of(levels_, slot);  // what is above it is 0 by now
-      for (int channel = 0; channel < width_; ++channel) {
+      for (int channel = 0; channel < count_; ++channel) {
         const std::int64_t at = first_bit(channel) + digit.first;
         store_bits(codes, at, digit.bits, load_bits(codes, at, digit.bits) % digit.weight);
       }
     }
     return;
   }
-  for (int channel = 0; channel < width_; ++channel) {
+  for (int channel = 0; channel < count_; ++channel) {
     const auto [offset, bits] = row(channel);
     std::uint8_t* bytes = codes + offset;
     const int kept_bits = slots * bits, row_bytes = kPageTokens * bits / 8;

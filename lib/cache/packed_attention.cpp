@@ -21,9 +21,10 @@ constexpr std::int64_t kFewQueries = 8;
 /// Blocks of queries whose results are held at once.
 constexpr std::size_t kBlocksAtOnce = 16;
 
-/// Scales by 1 / sqrt(head_dim) and rotates by the slot, and by the page where keys are stored rotated.
-void prepare_queries(const PackedPool& pool, const RopeAngles& angles, std::span<const float> query, std::int64_t first,
+/// Scales by 1 / sqrt(head_dim) and rotates by the slot, and by the page where keys are stored after RoPE.
+void prepare_queries(PackedPool& pool, int layer, std::span<const float> query, std::int64_t first,
                      std::vector<float>& out) {
+  const RopeAngles& angles = pool.angles(layer);
   const KvShape& shape = pool.quantizer().shape;
   const std::int64_t of_token = std::int64_t{shape.heads} * shape.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
@@ -43,6 +44,7 @@ void prepare_queries(const PackedPool& pool, const RopeAngles& angles, std::span
       turn(angles.cos_of_pages(position / kPageTokens), angles.sin_of_pages(position / kPageTokens));
     }
   }
+  if (const auto& rotation = pool.layer(layer).rotation(Side::Key)) rotation->forward_queries(out);
 }
 
 /// out = the results of consecutive ranges of pages together, for one kv head.
@@ -76,7 +78,7 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
   const std::int64_t length = sequence.length(layer), first = length - tokens;
   KVQ_ASSERT(tokens > 0 && first >= 0 && out.size() == query.size());
   pool.angles(layer).reserve(layout::pages(length));
-  prepare_queries(pool, pool.angles(layer), query, first, rotated_);
+  prepare_queries(pool, layer, query, first, rotated_);
 
   std::vector<QueryBlock> blocks;
   for (std::int64_t end = tokens; end > 0;) {  // the longest contexts first
@@ -118,7 +120,7 @@ void PackedAttention::attend(const PackedSequence& sequence, int layer, std::spa
       }
     }
   }
-  if (const auto& rotation = pool.layer(layer).output) rotation->inverse(out);
+  if (const auto& rotation = pool.layer(layer).rotation(Side::Value)) rotation->inverse_sums(out);
 }
 
 void PackedAttention::run(std::vector<AttentionTask>& tasks) {

@@ -15,17 +15,6 @@ namespace {
 
 constexpr std::int64_t kPagesPerChunk = 8, kOverflowBlocksPerChunk = 256;
 
-/// That of the values, for each query head that sums them.
-std::optional<HeadRotation> output_rotation(const SideQuantizer& value, const KvShape& shape) {
-  if (value.recipe.rotation == Rotation::None) return std::nullopt;
-  std::vector<float> scale;
-  for (int head = 0; head < shape.heads; ++head) {
-    const auto from = value.rotation_scale.begin() + head / shape.queries_per_kv_head() * shape.head_dim;
-    scale.insert(scale.end(), from, from + shape.head_dim);
-  }
-  return HeadRotation(scale, shape.heads, shape.head_dim);
-}
-
 }  // namespace
 
 const Quantizer& check_packable(const Quantizer& quantizer) {
@@ -65,12 +54,14 @@ PackedPool::PackedPool(std::shared_ptr<const Quantizer> quantizer, SimdLevel lev
   for (const LayerQuantizer& layer : quantizer_->layers) {
     const layout::PageLayout page = page_layout(layer);
     const CodeRows key_rows(layer.key, page.key), value_rows(layer.value, page.value);
+    const auto key_rotation = SideRotation::of(layer.key, Side::Key, quantizer_->shape.heads);
+    const auto value_rotation = SideRotation::of(layer.value, Side::Value, quantizer_->shape.heads);
     layers_.push_back({page,
                        {key_rows, value_rows},
                        {SideCoder(layer.key), SideCoder(layer.value)},
-                       {SideDecoder(layer.key, page.key, page.key_parts, key_rows, loops_),
-                        SideDecoder(layer.value, page.value, page.value_parts, value_rows, loops_)},
-                       output_rotation(layer.value, quantizer_->shape),
+                       {SideDecoder(layer.key, page.key, page.key_parts, key_rows, loops_, key_rotation),
+                        SideDecoder(layer.value, page.value, page.value_parts, value_rows, loops_, value_rotation)},
+                       {key_rotation, value_rotation},
                        BlockPool(page.bytes, kPagesPerChunk),
                        {}});
     Layer& made = layers_.back();

@@ -11,6 +11,7 @@
 #include <kvq/cache/page_reader.h>
 #include <kvq/cache/rope_angles.h>
 #include <kvq/cache/side_coder.h>
+#include <kvq/cache/side_rotation.h>
 #include <kvq/kernels/layout/page.h>
 #include <kvq/quant/quantizer.h>
 #include <kvq/quant/recipe_traits.h>
@@ -31,8 +32,7 @@ class PackedPool {
     CodeRows rows[2];  ///< by Side
     SideCoder coders[2];
     SideDecoder decoders[2];
-    /// For attention's sums of values that are stored rotated: `[tokens, heads, head_dim]`.
-    std::optional<HeadRotation> output;
+    std::optional<SideRotation> rotations[2];
     BlockPool pages;
     std::vector<std::uint8_t> blank;  ///< a page in which nothing is
 
@@ -41,6 +41,7 @@ class PackedPool {
     const CodeRows& code_rows(Side side) const { return rows[static_cast<int>(side)]; }
     const SideCoder& coder(Side side) const { return coders[static_cast<int>(side)]; }
     const SideDecoder& decoder(Side side) const { return decoders[static_cast<int>(side)]; }
+    const std::optional<SideRotation>& rotation(Side side) const { return rotations[static_cast<int>(side)]; }
   };
 
   /// Throws Usage for recipes that packed_refusal() names, Mismatch when the quantizer's parts do not fit each other.

@@ -15,7 +15,7 @@ namespace kvq {
 using layout::kPageTokens;
 
 SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape& shape, const layout::SideParts& parts,
-                         const CodeRows& rows, const PageLoops& loops)
+                         const CodeRows& rows, const PageLoops& loops, const std::optional<SideRotation>& rotation)
     : shape_(shape),
       parts_(parts),
       loops_(&loops),
@@ -23,11 +23,11 @@ SideDecoder::SideDecoder(const SideQuantizer& quantizer, const layout::SideShape
       levels_(code_levels(quantizer.recipe)),
       books_(static_cast<int>(quantizer.codebooks.size())),
       channels_of_range_(group_channels(quantizer.recipe, quantizer.width())),
-      grouped_(rows.levels() != 0) {
+      grouped_(rows.levels() != 0),
+      rotation_(rotation) {
+  if (has_own_format(quantizer.recipe.codebook)) own_format_.emplace(quantizer, loops, rotation.has_value());
   add_tables(quantizer);
   if (quantizer.recipe.widths == Widths::Pair) add_runs(quantizer, rows);
-  if (quantizer.recipe.rotation != Rotation::None)
-    rotation_.emplace(quantizer.rotation_scale, quantizer.kv_heads, quantizer.head_dim);
   for (int channel = 0; channel < shape.width(); ++channel) {
     head_of_channel_.push_back(static_cast<std::uint16_t>(channel / shape.head_dim));
     row_of_channel_.push_back(channel % shape.head_dim * kPageTokens);
@@ -147,7 +147,9 @@ void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int 
   const int head_dim = shape_.head_dim, width = shape_.width();
   out.page = page;
   out.first_head = first_head;
-  if (shape_.group_tokens > 0 || shape_.ranges > 1 || shape_.zero_bits != 8 * layout::kHalfBytes) {
+  if (own_format_) {
+    own_format_->open_scales(page + parts_.ranges, out.scales);
+  } else if (shape_.group_tokens > 0 || shape_.ranges > 1 || shape_.zero_bits != 8 * layout::kHalfBytes) {
     open_ranges(page, out);
   } else if (shape_.token_ranges) {
     float ranges[2 * kPageTokens];
@@ -219,9 +221,18 @@ void SideDecoder::decode_grouped_channels(const OpenPage& page, int kv_head, con
   }
 }
 
-void SideDecoder::decode(const OpenPage& page, int kv_head, float* out) const {
-  const int head_dim = shape_.head_dim;
+void SideDecoder::decode(OpenPage& page, int kv_head, float* out) const {
   const std::uint8_t* codes = page.page + parts_.codes + kv_head * (shape_.code_bytes() / shape_.kv_heads);
+  if (own_format_) {
+    own_format_->decode(codes, page.page + parts_.ranges, page.scales.data(), kv_head, out, page.scratch);
+  } else {
+    decode_codes(page, codes, kv_head, out);
+  }
+  for (const auto& [at, value] : page.exact[static_cast<std::size_t>(kv_head - page.first_head)]) out[at] = value;
+}
+
+void SideDecoder::decode_codes(const OpenPage& page, const std::uint8_t* codes, int kv_head, float* out) const {
+  const int head_dim = shape_.head_dim;
   const float* table = decoded_.data() + (books_ == 1 ? 0 : static_cast<std::size_t>(kv_head)) * table_stride_;
   const float *zero = page.zero, *scale = page.scale;
   if (!shape_.token_ranges) zero = zero_.data() + kv_head * head_dim, scale = scale_.data() + kv_head * head_dim;
@@ -238,7 +249,6 @@ void SideDecoder::decode(const OpenPage& page, int kv_head, float* out) const {
   } else {
     loops_->decode_channels(codes, head_dim, shape_.bits, table, zero, scale, out);
   }
-  for (const auto& [at, value] : page.exact[static_cast<std::size_t>(kv_head - page.first_head)]) out[at] = value;
 }
 
 }  // namespace kvq

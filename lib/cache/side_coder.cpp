@@ -11,7 +11,9 @@ SideCoder::SideCoder(const SideQuantizer& quantizer)
     : width_(static_cast<std::size_t>(quantizer.width())),
       to_stored_(power_of_two(-quantizer.exponent)),
       from_stored_(power_of_two(quantizer.exponent)) {
-  if (is_streaming(quantizer.recipe)) {
+  if (has_own_format(quantizer.recipe.codebook)) {
+    heads_.emplace(quantizer);
+  } else if (is_streaming(quantizer.recipe)) {
     streaming_.emplace(quantizer);
   } else {
     grouped_.emplace(quantizer);
@@ -19,6 +21,7 @@ SideCoder::SideCoder(const SideQuantizer& quantizer)
 }
 
 void SideCoder::encode(std::span<const float> x, std::int64_t first_position, EncodedTokens& out) const {
+  if (heads_) return heads_->encode(x, out);
   if (streaming_) return streaming_->encode(x, out);
   grouped_->encode(x, first_position, out);
 }

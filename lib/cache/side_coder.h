@@ -8,6 +8,7 @@
 
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/group_encoder.h>
+#include <kvq/quant/head_coder.h>
 
 namespace kvq {
 
@@ -31,6 +32,7 @@ class SideCoder {
  private:
   std::optional<SideEncoder> streaming_;
   std::optional<GroupEncoder> grouped_;
+  std::optional<HeadCoder> heads_;
   std::size_t width_;
   float to_stored_, from_stored_;
 };

@@ -9,15 +9,29 @@
 //
 // x / d is x * (1 / d) in fp32, as ggml computes it. A block of zeros stays one.
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include <kvq/quant/recipe.h>
 
 namespace kvq {
 
-/// Encodes and decodes one token, `x`: `[width]`, in place; width a multiple of 32 for q4_0 and q8_0. False when the
-/// scale of a block does not fit fp16 (`x` is then of no use).
+/// Throws Usage for heads that blocks cannot cut.
+void check_block_width(CodebookKind kind, int head_dim);
+
+/// Codes of one token, `x`: `[width]`, a multiple of 32 for q4_0 and q8_0, and the fp16 scales of its blocks, `[width /
+/// 32]`, none for fp8. A q8_0 code is that of ggml plus 128. False when a scale does not fit fp16.
+bool encode_blocks(CodebookKind kind, std::span<const float> x, std::uint8_t* codes, std::uint16_t* scales);
+
+/// What each code stands for: times the scale of its block, but for fp8. `[2^bits]`; 0 where no code is.
+const std::vector<float>& block_levels(CodebookKind kind);
+
+/// Encodes and decodes one token in place, as above.
 bool block_round_trip(CodebookKind kind, std::span<float> x);
+
+/// Largest magnitude of a block whose scale fits fp16.
+float largest_of_block(CodebookKind kind);
 
 float round_to_e4m3(float x);
 

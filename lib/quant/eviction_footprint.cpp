@@ -15,8 +15,7 @@ constexpr std::int64_t kPositionBytes = 4, kWeightBytes = 4;
 
 /// Most groups of channels that lie, at least in part, in one head.
 int ranges_of_head(const SideQuantizer& side) {
-  if (side.recipe.codebook == CodebookKind::Turbo || side.recipe.codebook == CodebookKind::Vector)
-    return side_shape(side).ranges / side.kv_heads;
+  if (has_own_format(side.recipe.codebook)) return side_shape(side).ranges / side.kv_heads;
   const int group = group_channels(side.recipe, side.width());
   int most = 1;
   for (int head = 0; head < side.kv_heads; ++head) {

@@ -254,8 +254,9 @@ std::string packed_refusal(const Recipe& recipe) {
     std::string reason;
     if (side.range == RangeKind::Window) {
       reason = "range=window is an oracle that knows the evaluated window";
-    } else if (has_own_format(side.codebook)) {
-      reason = fmt::format("pages have no place for {}", codebook_name(side));
+    } else if (codes_blocks(side)) {
+      reason = fmt::format("{} codes tokens together with others, in blocks that pages cannot be cut into",
+                           codebook_name(side));
     } else if (side.axis == Axis::ChannelGroup && side.group > layout::kPageTokens) {
       reason = fmt::format("pages have {} tokens, a group here has {}", layout::kPageTokens, side.group);
     } else if (side.axis == Axis::ChannelGroup && side.outliers > 0.0 && outlier_rule(side) == OutlierRule::TopK) {
@@ -275,7 +276,9 @@ std::string cuda_refusal(const Recipe& recipe) {
   if (std::string refusal = packed_refusal(recipe); !refusal.empty()) return refusal;
   const SideRecipe &key = recipe.key, &value = recipe.value;
   const char* reason = nullptr;
-  if (key.axis != Axis::Channel || value.axis != Axis::Token || value.range != RangeKind::Online) {
+  if (has_own_format(key.codebook) || has_own_format(value.codebook)) {
+    reason = "the kernels know no q4_0, q8_0, fp8, turbo and codecs of head vectors yet";
+  } else if (key.axis != Axis::Channel || value.axis != Axis::Token || value.range != RangeKind::Online) {
     reason = "the kernels know keys with a range per channel and values with their own range per token";
   } else if (exact_window(recipe, Side::Key).waits() || exact_window(recipe, Side::Value).waits()) {
     reason = "the kernels quantize tokens at once: no recent tokens, no groups of tokens";

@@ -2,9 +2,8 @@
 
 #include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/head_rows.h>
 #include <kvq/quant/recipe_traits.h>
-#include <kvq/vector/turbo_codec.h>
-#include <kvq/vector/vector_sizes.h>
 
 namespace kvq {
 
@@ -13,24 +12,15 @@ layout::SideShape side_shape(const SideQuantizer& side) {
   layout::SideShape shape;
   shape.kv_heads = side.kv_heads, shape.head_dim = side.head_dim;
   shape.bits = recipe.bits;
-  if (recipe.codebook == CodebookKind::Turbo) {
-    // A row of a head: its codes in whole bytes, and its norms, which are scales without a zero point.
-    const TurboSizes sizes = turbo_sizes(recipe.turbo, recipe.bits, side.head_dim);
-    shape.head_code_bits = std::int64_t{8} * layout::kPageTokens * sizes.code_bytes;
-    shape.token_ranges = true;
-    shape.ranges = side.kv_heads * sizes.norms;
-    shape.zero_bits = 0;
-    return shape;
-  }
-  if (recipe.codebook == CodebookKind::Vector) {
+  if (has_own_format(recipe.codebook)) {
     if (codes_blocks(recipe)) {  // apart from the pages
       shape.bits = 0;
       return shape;
     }
-    const RowSizes sizes = row_sizes(recipe.vector, side.head_dim);
-    shape.head_code_bits = std::int64_t{8} * layout::kPageTokens * sizes.code_bytes;
-    shape.token_ranges = sizes.scales > 0;
-    shape.ranges = side.kv_heads * sizes.scales;
+    const HeadRows rows = head_rows(recipe, side.head_dim);
+    shape.head_code_bits = layout::kPageTokens * rows.bits();
+    shape.token_ranges = rows.scales() > 0;
+    shape.ranges = side.kv_heads * rows.scales();
     shape.zero_bits = 0;
     return shape;
   }
@@ -43,7 +33,7 @@ layout::SideShape side_shape(const SideQuantizer& side) {
     shape.token_ranges = recipe.axis != Axis::ChannelGroup;
     shape.ranges = shape.token_ranges ? ranges_per_token(recipe, side.width()) : side.width();
     shape.group_tokens = shape.token_ranges ? 0 : recipe.group;
-    shape.zero_bits = is_block_format(recipe.codebook) ? 0 : recipe.integer_zero ? recipe.bits : 8 * layout::kHalfBytes;
+    shape.zero_bits = recipe.integer_zero ? recipe.bits : 8 * layout::kHalfBytes;
   }
   if (recipe.outliers == 0.0) return shape;
   if (outlier_rule(recipe) == OutlierRule::Threshold) {

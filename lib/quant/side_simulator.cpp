@@ -16,10 +16,9 @@
 #include <kvq/quant/pooled_range.h>
 #include <kvq/quant/range_finder.h>
 #include <kvq/quant/recipe_traits.h>
-#include <kvq/quant/recipe_words.h>
 #include <kvq/quant/scaled_half.h>
 #include <kvq/quant/vector_side.h>
-#include <kvq/vector/turbo_codec.h>
+#include <kvq/vector/vector_codec.h>
 
 namespace kvq {
 
@@ -53,10 +52,7 @@ struct Streaming final : SideSimulator::Method {
 struct BlockFormat final : SideSimulator::Method {
   explicit BlockFormat(const SideQuantizer& quantizer)
       : kind(quantizer.recipe.codebook), width(static_cast<std::size_t>(quantizer.width())) {
-    if (kind != CodebookKind::Fp8 && quantizer.head_dim % kBlockFormatChannels != 0) {
-      fail(ErrorKind::Usage, fmt::format("{} has blocks of {} channels; heads of {} cannot be cut into them",
-                                         word_of(kCodebookWords, kind), kBlockFormatChannels, quantizer.head_dim));
-    }
+    check_block_width(kind, quantizer.head_dim);
   }
   void round_trip(std::span<float> x, std::int64_t, int threads, std::span<std::uint32_t> outliers) const override {
     std::fill(outliers.begin(), outliers.end(), 0u);
@@ -69,8 +65,7 @@ struct BlockFormat final : SideSimulator::Method {
         if (block_round_trip(kind, row)) continue;
         const auto largest =
             std::max_element(before.begin(), before.end(), [](float a, float b) { return std::abs(a) < std::abs(b); });
-        throw ExactOverflow(token, static_cast<int>(largest - before.begin()), *largest,
-                            kHalfMax * (kind == CodebookKind::Q4_0 ? 8.0f : 127.0f));
+        throw ExactOverflow(token, static_cast<int>(largest - before.begin()), *largest, largest_of_block(kind));
       }
     });
   }
@@ -174,28 +169,6 @@ struct Grouped final : SideSimulator::Method {
   std::vector<Segment> segments;
 };
 
-std::vector<std::shared_ptr<const VectorCodec>> turbo_codecs(const SideQuantizer& quantizer) {
-  const int kv_heads = quantizer.kv_heads;
-  const auto outliers = static_cast<std::size_t>(quantizer.recipe.turbo.outlier_channels);
-  if (!quantizer.turbo || quantizer.turbo->dim() != quantizer.head_dim ||
-      quantizer.outlier_channels.size() != outliers * static_cast<std::size_t>(kv_heads)) {
-    fail(ErrorKind::Mismatch,
-         fmt::format("quantizer has no tables of turbo for {} kv heads of {} channels", kv_heads, quantizer.head_dim));
-  }
-  std::vector<std::shared_ptr<const VectorCodec>> codecs;
-  for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
-    if (outliers == 0 && kv_head > 0) {
-      codecs.push_back(codecs.front());
-      continue;
-    }
-    const auto first = quantizer.outlier_channels.begin() + static_cast<std::ptrdiff_t>(outliers) * kv_head;
-    codecs.push_back(std::make_shared<TurboCodec>(
-        quantizer.turbo, std::vector<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(outliers)),
-        quantizer.exponent));
-  }
-  return codecs;
-}
-
 /// Head vectors, each by itself, to their bytes and back.
 struct HeadVectors final : SideSimulator::Method {
   HeadVectors(const SideQuantizer& quantizer, std::vector<std::shared_ptr<const VectorCodec>> head_codecs)
@@ -256,13 +229,10 @@ struct HeadBlocks final : SideSimulator::Method {
 };
 
 std::shared_ptr<const SideSimulator::Method> make_method(const SideQuantizer& quantizer) {
-  if (quantizer.recipe.codebook == CodebookKind::Turbo)
-    return std::make_shared<HeadVectors>(quantizer, turbo_codecs(quantizer));
-  if (quantizer.recipe.codebook == CodebookKind::Vector) {
-    if (codes_blocks(quantizer.recipe)) return std::make_shared<HeadBlocks>(head_codecs(quantizer));
-    return std::make_shared<HeadVectors>(quantizer, head_codecs(quantizer));
-  }
   if (is_block_format(quantizer.recipe.codebook)) return std::make_shared<BlockFormat>(quantizer);
+  if (codes_blocks(quantizer.recipe)) return std::make_shared<HeadBlocks>(head_codecs(quantizer));
+  if (has_own_format(quantizer.recipe.codebook))
+    return std::make_shared<HeadVectors>(quantizer, head_codecs(quantizer));
   if (is_streaming(quantizer.recipe)) return std::make_shared<Streaming>(quantizer);
   return std::make_shared<Grouped>(quantizer);
 }

@@ -8,6 +8,7 @@
 #include <kvq/core/parallel.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/recipe_traits.h>
+#include <kvq/vector/turbo_codec.h>
 
 namespace kvq {
 
@@ -40,7 +41,34 @@ int codec_count(const SideRecipe& side, int kv_heads) {
   return side.share == Share::Head ? kv_heads : 1;
 }
 
+namespace {
+
+std::vector<std::shared_ptr<const VectorCodec>> turbo_codecs(const SideQuantizer& quantizer) {
+  const int kv_heads = quantizer.kv_heads;
+  const auto outliers = static_cast<std::size_t>(quantizer.recipe.turbo.outlier_channels);
+  if (!quantizer.turbo || quantizer.turbo->dim() != quantizer.head_dim ||
+      quantizer.outlier_channels.size() != outliers * static_cast<std::size_t>(kv_heads)) {
+    fail(ErrorKind::Mismatch,
+         fmt::format("quantizer has no tables of turbo for {} kv heads of {} channels", kv_heads, quantizer.head_dim));
+  }
+  std::vector<std::shared_ptr<const VectorCodec>> codecs;
+  for (int kv_head = 0; kv_head < kv_heads; ++kv_head) {
+    if (outliers == 0 && kv_head > 0) {
+      codecs.push_back(codecs.front());
+      continue;
+    }
+    const auto first = quantizer.outlier_channels.begin() + static_cast<std::ptrdiff_t>(outliers) * kv_head;
+    codecs.push_back(std::make_shared<TurboCodec>(
+        quantizer.turbo, std::vector<std::int32_t>(first, first + static_cast<std::ptrdiff_t>(outliers)),
+        quantizer.exponent));
+  }
+  return codecs;
+}
+
+}  // namespace
+
 std::vector<std::shared_ptr<const VectorCodec>> head_codecs(const SideQuantizer& quantizer) {
+  if (quantizer.recipe.codebook == CodebookKind::Turbo) return turbo_codecs(quantizer);
   const int count = codec_count(quantizer.recipe, quantizer.kv_heads);
   if (quantizer.vector_tables.size() != static_cast<std::size_t>(count)) {
     fail(ErrorKind::Mismatch, fmt::format("quantizer has {} tables of {}; its recipe needs {}",

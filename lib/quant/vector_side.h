@@ -1,5 +1,5 @@
 #pragma once
-// Codecs of head vectors (kvq/vector/vector_recipe.h) as one side of a recipe.
+// Codecs of head vectors (kvq/vector/vector_recipe.h, turbo_codec.h) as one side of a recipe.
 
 #include <memory>
 #include <optional>
@@ -19,8 +19,8 @@ void check_vector_shape(const Recipe& recipe, Side which, int head_dim);
 /// Codecs of a layer: one, or one for each kv head.
 int codec_count(const SideRecipe& side, int kv_heads);
 
-/// For each kv head its codec, the same for all where they share one. Throws Mismatch for another number of tables than
-/// codec_count(), Io for tables of another recipe.
+/// For each kv head its codec, the same for all where they share one; of turbo, too. Throws Mismatch for another number
+/// of tables than codec_count(), or tables of turbo that do not fit, Io for tables of another recipe.
 std::vector<std::shared_ptr<const VectorCodec>> head_codecs(const SideQuantizer& quantizer);
 
 /// Blocks that a sequence is coded in, with codecs of more than one row. Positions decide: block b holds positions

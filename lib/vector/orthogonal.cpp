@@ -200,4 +200,23 @@ void OrthogonalTransform::inverse(std::span<const float> y, std::span<float> x) 
   }
 }
 
+void OrthogonalTransform::inverse_columns(float* block, int columns, std::vector<float>& scratch) const {
+  const auto n = static_cast<std::size_t>(dim_), width = static_cast<std::size_t>(columns);
+  if (rounds_ != 1) scratch.assign(block, block + n * width);
+  if (rounds_ == 0) return loops_->multiply_rows(columns_.data(), dim_, scratch.data(), columns, block);
+  const auto scaled = [width](const float* from, float factor, float* to) {
+    for (std::size_t column = 0; column < width; ++column) to[column] = from[column] * factor;
+  };
+  const int mixed = hadamard_block(dim_);
+  loops_->mix_rows(block, dim_, columns, mixed);
+  const float* signs = table_.data() + static_cast<std::size_t>(rounds_ - 1) * n;
+  for (int round = rounds_ - 1; round > 0; --round, signs -= n) {
+    for (std::size_t row = 0; row < n; ++row) scaled(block + row * width, signs[row], scratch.data() + row * width);
+    for (std::size_t row = 0; row < n; ++row)
+      std::copy_n(scratch.data() + static_cast<std::size_t>(back_[row]) * width, width, block + row * width);
+    loops_->mix_rows(block, dim_, columns, mixed);
+  }
+  for (std::size_t row = 0; row < n; ++row) scaled(block + row * width, signs[row] * scale_, block + row * width);
+}
+
 }  // namespace kvq

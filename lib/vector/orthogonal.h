@@ -53,6 +53,10 @@ class OrthogonalTransform {
   void forward(std::span<const float> x, std::span<float> y) const;
   void inverse(std::span<const float> y, std::span<float> x) const;
 
+  /// inverse() of the columns of `block`, `[dim, columns]`, in place. `scratch`: anything, for reuse. The same bytes as
+  /// inverse() of each column.
+  void inverse_columns(float* block, int columns, std::vector<float>& scratch) const;
+
  private:
   OrthogonalTransform(int dim, int rounds, std::vector<float> table);
 

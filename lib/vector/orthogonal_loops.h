@@ -18,6 +18,11 @@ struct OrthogonalLoops {
   /// y[row][i] = Σ_j x[row][j] · columns[j][i], fused multiply-adds over ascending j; x `[rows, dim]`, columns `[dim,
   /// dim]`.
   void (*multiply)(const float* columns, int dim, const float* x, std::int64_t rows, float* y);
+  /// The same matrix on columns: y[i][c] = Σ_j a[i][j] · x[j][c], fused multiply-adds over ascending j; a `[dim, dim]`,
+  /// x and y `[dim, columns]`.
+  void (*multiply_rows)(const float* a, int dim, const float* x, int columns, float* y);
+  /// mix_blocks of each column of `[rows, columns]`; `block`: a power of two that divides `rows`.
+  void (*mix_rows)(float* x, int rows, int columns, int block);
   /// Σ a_i b_i: sixteen sums over i mod 16, folded in halves. `a` may be `b`.
   float (*dot)(const float* a, const float* b, int count);
   /// code = number of the 2^bits - 1 ascending boundaries that are < x.

@@ -232,4 +232,22 @@ void TurboCodec::decode(std::span<const std::byte> bytes, std::span<float> x) co
   }
 }
 
+void TurboCodec::turn(std::span<float> x,
+                      void (OrthogonalTransform::*apply)(std::span<const float>, std::span<float>) const) const {
+  const auto width = static_cast<std::size_t>(dim_);
+  std::vector<float> before, after;
+  for (const Placed& placed : parts_) {
+    const auto n = static_cast<std::size_t>(placed.part->dim());
+    before.resize(n), after.resize(n);
+    const auto at = [&placed](std::size_t index) {
+      return placed.channels.empty() ? index : static_cast<std::size_t>(placed.channels[index]);
+    };
+    for (std::size_t row = 0; row < x.size(); row += width) {
+      for (std::size_t index = 0; index < n; ++index) before[index] = x[row + at(index)];
+      (placed.part->rotation.*apply)(before, after);
+      for (std::size_t index = 0; index < n; ++index) x[row + at(index)] = after[index];
+    }
+  }
+}
+
 }  // namespace kvq

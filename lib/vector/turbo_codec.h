@@ -56,13 +56,6 @@ struct TurboTables {
   std::int64_t numbers() const;  ///< in rotations, levels and sketches
 };
 
-/// Of a row: norms of all parts, and the bytes of codes and signs.
-struct TurboSizes {
-  int norms = 0;
-  std::int64_t code_bytes = 0;
-};
-TurboSizes turbo_sizes(const TurboOptions& options, int bits, int dim);
-
 /// Throws Usage for `dim` that the options cannot be used with: fewer than 2 channels in a part, no Hadamard rotation.
 void check_turbo_dim(const TurboOptions& options, int dim);
 TurboTables make_turbo_tables(const TurboOptions& options, int bits, int dim);
@@ -78,7 +71,6 @@ class TurboCodec : public VectorCodec {
   void encode(std::span<const float> x, std::vector<std::byte>& out) const override;
   void decode(std::span<const std::byte> bytes, std::span<float> x) const override;
 
- private:
   /// A part and where it stands.
   struct Placed {
     const TurboPart* part;
@@ -86,8 +78,18 @@ class TurboCodec : public VectorCodec {
     std::vector<float> borders;
     std::int64_t offset;  ///< of its bytes in the row's
   };
+  const std::vector<Placed>& parts() const { return parts_; }
+  bool has_sketch() const { return parts_.front().part->sketch.has_value(); }
+
+  /// Rows `[rows, dim]` in place: each part's channels become what its rotation makes of them, or the inverse.
+  void rotate(std::span<float> x) const { turn(x, &OrthogonalTransform::forward); }
+  void unrotate(std::span<float> x) const { turn(x, &OrthogonalTransform::inverse); }
+
+ private:
   struct Scratch;
 
+  void turn(std::span<float> x,
+            void (OrthogonalTransform::*apply)(std::span<const float>, std::span<float>) const) const;
   void gather(const Placed& placed, std::span<const float> x, std::int64_t rows, std::vector<float>& y) const;
   void encode_part(const Placed& placed, std::span<const float> x, std::int64_t first, std::int64_t rows,
                    std::byte* out, Scratch& scratch) const;

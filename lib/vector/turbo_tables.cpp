@@ -35,17 +35,6 @@ std::int64_t part_bytes(int dim, int bits, bool sketch) {
 
 std::int64_t TurboPart::code_bytes() const { return part_bytes(dim(), bits, sketch.has_value()); }
 
-TurboSizes turbo_sizes(const TurboOptions& options, int bits, int dim) {
-  TurboSizes sizes;
-  const auto add = [&](int channels, int channel_bits) {
-    sizes.norms += options.qjl && channel_bits > 1 ? 2 : 1;
-    sizes.code_bytes += part_bytes(channels, channel_bits, options.qjl);
-  };
-  add(dim - options.outlier_channels, bits);
-  if (options.outlier_channels > 0) add(options.outlier_channels, options.outlier_bits);
-  return sizes;
-}
-
 int TurboTables::dim() const {
   int sum = 0;
   for (const TurboPart& part : parts) sum += part.dim();

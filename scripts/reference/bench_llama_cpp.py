@@ -49,7 +49,7 @@ def our_attention(args):
     out = subprocess.run([args.test_cache, "Decode attention over packed bits*"], env=environment, capture_output=True, text=True).stdout
     table = out.split("9 query, 3 kv heads of 64", 1)[1].split("query", 1)[0]
     found = {"libtorch fp32": float(re.search(r"fp32 (\d+)", table)[1])}
-    found.update((name, float(value)) for name, value in re.findall(r"(nf\S+)\s+(\d+):", table))
+    found.update((name, float(value)) for name, value in re.findall(r"((?:nf|q|fp|turbo)\S+)\s+(\d+):", table))
     return found
 
 
@@ -68,7 +68,7 @@ def main():
             rounds.setdefault(name, []).append(value)
     print(f"{LONG} tokens, {args.threads} threads; microseconds of attention a layer")
     for name, values in rounds.items():
-        print(f"{name:16} {statistics.median(values):7.0f}   rounds: {' '.join(f'{value:.0f}' for value in values)}")
+        print(f"{name:24} {statistics.median(values):7.0f}   rounds: {' '.join(f'{value:.0f}' for value in values)}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@
 
 #include <kvq/cache/packed_attention.h>
 #include <kvq/model/threads.h>
+#include <kvq/quant/recipe_traits.h>
+#include <kvq/vector/turbo_codec.h>
 
 using namespace kvq;
 using namespace kvq::test;
@@ -49,7 +51,10 @@ std::shared_ptr<Quantizer> normal_quantizer(const std::string& recipe, const KvS
     SideQuantizer& side = layer.side(which);
     side.recipe = quantizer->recipe.side(which);
     side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
-    side.codebooks = {normal_float_codebook(side.recipe.bits)};
+    if (side.recipe.codebook == CodebookKind::Turbo)
+      side.turbo =
+          std::make_shared<const TurboTables>(make_turbo_tables(side.recipe.turbo, side.recipe.bits, shape.head_dim));
+    if (!has_own_format(side.recipe.codebook)) side.codebooks = {normal_float_codebook(side.recipe.bits)};
     if (side.recipe.range != RangeKind::Static) continue;
     const float bound = side.recipe.outliers > 0.0 ? 2.576f : 5.0f;
     side.lower.assign(static_cast<std::size_t>(side.width()), -bound);
@@ -85,7 +90,8 @@ TEST_CASE("Decode attention over packed bits against fp32 attention of libtorch"
     });
     table +=
         fmt::format("{} query, {} kv heads of {}: fp32 {:.0f}\n", shape.heads, shape.kv_heads, shape.head_dim, fp32);
-    for (const std::string recipe : {"nf2-1%", "nf3-1%", "nf4", "nf4-1%", "nf5-1%", "nf6-1%", "nf8-1%"}) {
+    for (const std::string recipe : {"nf2-1%", "nf3-1%", "nf4", "nf4-1%", "nf5-1%", "nf6-1%", "nf8-1%", "q4_0", "q8_0",
+                                     "fp8", "turbo4:rotation=hadamard", "turbo4", "turbo4:rope=post"}) {
       PackedSequence sequence(std::make_shared<PackedPool>(normal_quantizer(recipe, shape)));
       for (int layer = 0; layer < shape.layers; ++layer) {
         const auto index = static_cast<std::size_t>(layer);
@@ -99,7 +105,7 @@ TEST_CASE("Decode attention over packed bits against fp32 attention of libtorch"
       const double append =
           median_time(60, [&](int call) { sequence.append(call % shape.layers, numbers(key), numbers(value), 1); });
       table +=
-          fmt::format("  {:7} {:6.0f}: {:4.2f} times fp32's speed, {:4.1f} times smaller; append of a token {:.1f}\n",
+          fmt::format("  {:24} {:6.0f}: {:4.2f} times fp32's speed, {:4.1f} times smaller; append of a token {:.1f}\n",
                       recipe, packed, fp32 / packed,
                       8.0 * kTokens * shape.width() * shape.layers / static_cast<double>(sequence.bytes()), append);
       if (recipe == "nf4-1%") CHECK(fp32 / packed >= 1.5);

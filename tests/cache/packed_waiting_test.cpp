@@ -219,7 +219,7 @@ TEST_CASE("Any flipped byte of a group's range changes the output") {
 }
 
 TEST_CASE("What no packed cache holds is refused by name") {
-  for (const std::string recipe : {"q4_0", "q8_0", "fp8", "kivi2:group=128,recent=128",
+  for (const std::string recipe : {"delta3", "scalar4:entropy=rans", "kivi2:group=128,recent=128",
                                    "K=int4-5%:key=channel-group,group=32/V=int4", "none:evict=snapkv,budget=512"}) {
     INFO(recipe);
     try {

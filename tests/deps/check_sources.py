@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "lib/quant": {"core", "stats", LAYOUT, "vector"},
     "lib/artifacts": {"core", "config", "vector", "quant"},
     "lib/model": {"core", "formats"},
-    "lib/cache": {"core", LAYOUT, "quant", "model"},
+    "lib/cache": {"core", LAYOUT, "quant", "vector", "model"},
     "lib/cuda": {"core", LAYOUT, "kernels/cuda", "quant", "model", "cache"},
     "lib/calib": {"core", "stats", "text", "model", "artifacts"},
     "lib/fit": {"core", "stats", "vector", "quant", "artifacts"},

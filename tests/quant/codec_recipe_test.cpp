@@ -113,11 +113,12 @@ TEST_CASE("Words that do not go with a codec, or without one, are refused") {
   CHECK_THROWS_WITH(validate(stray), ContainsSubstring("codebook vector"));
   CHECK_NOTHROW(check_shape(parse_recipe("pq:m=16"), 2, 64));
   CHECK_THROWS_WITH(check_shape(parse_recipe("pq:m=16"), 2, 40), ContainsSubstring("m must divide"));
-  for (const std::string text : {"delta3", "pq", "K=nuq3/V=scalar4:entropy=rans"}) {
+  for (const std::string text : {"delta3", "K=nuq3/V=pq:lowrank=2", "K=nuq3/V=scalar4:entropy=rans"}) {
     CHECK_THAT(packed_refusal(parse_recipe(text)), ContainsSubstring("use --cache simulated"));
     CHECK_THAT(cuda_refusal(parse_recipe(text)), ContainsSubstring("use --cache simulated"));
   }
-  CHECK_THAT(packed_refusal(parse_recipe("delta3")), ContainsSubstring("no place for delta3"));
+  CHECK_THAT(packed_refusal(parse_recipe("delta3")), ContainsSubstring("delta3 codes tokens together with others"));
+  CHECK(packed_refusal(parse_recipe("pq")).empty());
 }
 
 TEST_CASE("Codecs of single rows: bytes in pages, counted by hand") {

@@ -1,12 +1,14 @@
 #pragma once
-// Quantizers of codecs of head vectors that are fitted to the very values that a test codes.
+// Quantizers of turbo, and of codecs of head vectors that are fitted to the very values that a test codes.
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <kvq/core/rng.h>
 #include <kvq/quant/quantizer.h>
 #include <kvq/quant/vector_side.h>
+#include <kvq/vector/turbo_codec.h>
 #include <kvq/vector/vector_recipe.h>
 
 namespace kvq::test {
@@ -35,7 +37,7 @@ inline std::vector<float> rows_of_head(std::span<const float> x, const KvShape& 
   return rows;
 }
 
-/// All layers alike, tables fitted to the keys and values of `head_rows(400, shape, 1)` and `…, 2)`.
+/// All layers alike. Codecs have tables fitted to the keys and values of `head_rows(400, shape, 1)` and `…, 2)`.
 inline Quantizer codec_quantizer(const std::string& recipe, const KvShape& shape) {
   Quantizer quantizer;
   quantizer.recipe = parse_recipe(recipe);
@@ -46,6 +48,14 @@ inline Quantizer codec_quantizer(const std::string& recipe, const KvShape& shape
     SideQuantizer& side = layer.side(which);
     side.recipe = quantizer.recipe.side(which);
     side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
+    if (side.recipe.codebook == CodebookKind::Turbo) {
+      const TurboOptions& options = side.recipe.turbo;
+      side.turbo = std::make_shared<const TurboTables>(make_turbo_tables(options, side.recipe.bits, shape.head_dim));
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (int channel = 0; channel < options.outlier_channels; ++channel)
+          side.outlier_channels.push_back(2 * channel + head % 2);
+      }
+    }
     if (side.recipe.codebook != CodebookKind::Vector) continue;
     const std::vector<float> x = head_rows(400, shape, which == Side::Key ? 1 : 2);
     const int codecs = codec_count(side.recipe, shape.kv_heads);

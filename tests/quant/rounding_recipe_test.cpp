@@ -183,6 +183,8 @@ TEST_CASE("Packed caches hold these recipes on the CPU; the GPU's refuses them a
       {"int4:key=token", "keys with a range per channel"},
       {"nuq3-1%:recent=8", "no recent tokens"},
       {"kivi2", "with a range per channel"},
+      {"q4_0", "no q4_0, q8_0, fp8, turbo"},
+      {"K=nuq3-1%/V=turbo4", "no q4_0, q8_0, fp8, turbo"},
       {"nuq3-1%:rule=topk", "no zero=integer and no rule="}};
   for (const auto& [text, words] : cases) {
     INFO(text);
@@ -193,7 +195,7 @@ TEST_CASE("Packed caches hold these recipes on the CPU; the GPU's refuses them a
     CHECK(refused.find(words) != std::string::npos);
     if (!words.empty()) CHECK(refused.find("--cache cuda") == 0);
   }
-  for (const char* text : {"q4_0", "fp8", "int3:range=window", "none", "none:evict=h2o,budget=25%"}) {
+  for (const char* text : {"delta3", "scalar3:lowrank=2", "int3:range=window", "none", "none:evict=h2o,budget=25%"}) {
     INFO(text);
     CHECK_FALSE(packed_refusal(parse_recipe(text)).empty());
     CHECK(cuda_refusal(parse_recipe(text)) == packed_refusal(parse_recipe(text)));

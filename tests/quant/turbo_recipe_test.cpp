@@ -1,6 +1,7 @@
 // turbo as a recipe: words, what does not fit, counted bits, and the simulated cache.
 #include <cmath>
 
+#include "quant/codec_support.h"
 #include "quant/recipe_refusal.h"
 #include "support/catch.h"
 
@@ -15,30 +16,10 @@
 #include <kvq/vector/turbo_codec.h>
 
 using namespace kvq;
+using kvq::test::codec_quantizer;
 using kvq::test::refusal;
 
 namespace {
-
-Quantizer quantizer_of(const std::string& recipe, const KvShape& shape) {
-  Quantizer quantizer;
-  quantizer.recipe = parse_recipe(recipe);
-  quantizer.shape = shape;
-  LayerQuantizer layer;
-  for (const Side which : kSides) {
-    SideQuantizer& side = layer.side(which);
-    side.recipe = quantizer.recipe.side(which);
-    side.kv_heads = shape.kv_heads, side.head_dim = shape.head_dim;
-    if (side.recipe.codebook != CodebookKind::Turbo) continue;
-    const TurboOptions& options = side.recipe.turbo;
-    side.turbo = std::make_shared<const TurboTables>(make_turbo_tables(options, side.recipe.bits, shape.head_dim));
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      for (int channel = 0; channel < options.outlier_channels; ++channel)
-        side.outlier_channels.push_back(2 * channel + head % 2);
-    }
-  }
-  quantizer.layers.assign(static_cast<std::size_t>(shape.layers), layer);
-  return quantizer;
-}
 
 std::vector<float> values(std::size_t count, std::uint64_t seed) {
   Rng rng(seed);
@@ -125,13 +106,15 @@ TEST_CASE("Words that do not go with turbo, or without it, are refused") {
   CHECK(shape_refusal("turbo3:rotation=hadamard", 80) == "accepted");
   CHECK_THAT(shape_refusal("turbo3:rotation=hadamard", 20), ContainsSubstring("rotation=random turns any number"));
   CHECK_THAT(shape_refusal("turbo3:outlier-channels=64,outlier-bits=4", 64), ContainsSubstring("2 at least"));
-  CHECK_THAT(packed_refusal(parse_recipe("turbo3")), ContainsSubstring("turbo"));
+  CHECK(packed_refusal(parse_recipe("turbo3")).empty());
+  CHECK_THAT(cuda_refusal(parse_recipe("K=nuq3/V=turbo3")),
+             ContainsSubstring("--cache packed and --cache simulated do"));
 }
 
 TEST_CASE("turbo's bytes, counted by hand") {
   const KvShape shape = {2, 8, 8, 128};
   const auto bits = [&](const std::string& recipe, std::int64_t tokens) {
-    return forecast_footprint(quantizer_of(recipe, shape), tokens).bits_per_value(shape, tokens);
+    return forecast_footprint(codec_quantizer(recipe, shape), tokens).bits_per_value(shape, tokens);
   };
   const double table = 8.0 * 4 / (2 * 64 * 1024);  // one entry of the block table per page
   CHECK(bits("turbo3", 4096) == Approx(3 + 16.0 / 128 + table));
@@ -143,19 +126,19 @@ TEST_CASE("turbo's bytes, counted by hand") {
   CHECK(bits("turbo3:sink=1", 4096) == Approx(3 + 16.0 / 128 + table + 16.0 / 4096));
   // Heads of 64: 3 bits are 24 bytes and a norm of 2, 3.25 bits where the published package has 5.5.
   const KvShape narrow = {1, 1, 1, 64};
-  const Footprint one = forecast_footprint(quantizer_of("turbo3", narrow), 64);
+  const Footprint one = forecast_footprint(codec_quantizer("turbo3", narrow), 64);
   CHECK(one.codes == 2 * 64 * 24);
   CHECK(one.ranges == 2 * 64 * 2);
-  // Odd heads: 81 channels of 3 bits are 30.4 bytes, 31 with their padding.
-  CHECK(forecast_footprint(quantizer_of("turbo3", {1, 1, 1, 81}), 64).codes == 2 * 64 * 31);
+  // Odd heads: rows of 64 codes are whole bytes whatever their number.
+  CHECK(forecast_footprint(codec_quantizer("turbo3", {1, 1, 1, 81}), 64).codes == 2 * 64 * 81 * 3 / 8);
   // Rotation and codebook once for either side, exponents in each layer.
-  CHECK(table_bytes(quantizer_of("turbo3", shape)) == 4 * (2 * (128 * 128 + 8) + 4));
-  CHECK(table_bytes(quantizer_of("turbo3:rotation=hadamard", shape)) == 4 * (2 * (128 + 8) + 4));
-  CHECK(table_bytes(quantizer_of("turbo3:qjl", shape)) == 4 * (2 * (2 * 128 * 128 + 4) + 4));
-  CHECK(table_bytes(quantizer_of("turbo2:outlier-channels=32,outlier-bits=4", shape)) ==
+  CHECK(table_bytes(codec_quantizer("turbo3", shape)) == 4 * (2 * (128 * 128 + 8) + 4));
+  CHECK(table_bytes(codec_quantizer("turbo3:rotation=hadamard", shape)) == 4 * (2 * (128 + 8) + 4));
+  CHECK(table_bytes(codec_quantizer("turbo3:qjl", shape)) == 4 * (2 * (2 * 128 * 128 + 4) + 4));
+  CHECK(table_bytes(codec_quantizer("turbo2:outlier-channels=32,outlier-bits=4", shape)) ==
         4 * (2 * (96 * 96 + 4 + 32 * 32 + 16) + 2 * 2 * 8 * 32 + 4));
   // With eviction every head keeps its own norms.
-  const Footprint kept = forecast_footprint(quantizer_of("turbo3:qjl,evict=snapkv,budget=64", shape), 4096);
+  const Footprint kept = forecast_footprint(codec_quantizer("turbo3:qjl,evict=snapkv,budget=64", shape), 4096);
   CHECK(kept.ranges == 2LL * 8 * 64 * 2 * 4);
   CHECK(kept.codes == 2LL * 8 * 64 * 2 * 48);
 }
@@ -163,7 +146,7 @@ TEST_CASE("turbo's bytes, counted by hand") {
 TEST_CASE("The simulated cache gives back what the codec decodes, for each head with its own outlier channels") {
   const KvShape shape = {1, 2, 2, 16};
   for (const std::string recipe : {"turbo3", "turbo2:qjl", "turbo2:outlier-channels=4,outlier-bits=4"}) {
-    const Quantizer quantizer = quantizer_of(recipe, shape);
+    const Quantizer quantizer = codec_quantizer(recipe, shape);
     const SideQuantizer& side = quantizer.layers[0].key;
     const SideSimulator simulator(side);
     const std::vector<float> x = values(150 * 32, 3);
@@ -196,7 +179,7 @@ TEST_CASE("The simulated cache gives back what the codec decodes, for each head 
 
 TEST_CASE("A norm that does not fit names token and channel") {
   for (const std::string recipe : {"turbo3", "turbo3:outlier-channels=4,outlier-bits=4"}) {
-    const SideSimulator simulator(quantizer_of(recipe, {1, 2, 2, 16}).layers[0].value);
+    const SideSimulator simulator(codec_quantizer(recipe, {1, 2, 2, 16}).layers[0].value);
     std::vector<float> x = values(100 * 32, 4);
     x[77 * 32 + 16 + 5] = 1e6f;
     try {
@@ -208,7 +191,7 @@ TEST_CASE("A norm that does not fit names token and channel") {
       CHECK(overflow.value == 1e6f);
     }
   }
-  SideQuantizer without = quantizer_of("turbo3", {1, 2, 2, 16}).layers[0].key;
+  SideQuantizer without = codec_quantizer("turbo3", {1, 2, 2, 16}).layers[0].key;
   without.turbo = nullptr;
   CHECK_THROWS_AS(SideSimulator(without), Error);
 }

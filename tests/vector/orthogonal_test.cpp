@@ -213,12 +213,51 @@ TEST_CASE("All instruction sets give the same bits") {
       loops.multiply(matrix.data(), dim, x.data(), 7, b.data());
       INFO("d " << dim);
       CHECK(a == b);
+      // Columns: the same product the other way round.
+      std::vector<float> columns(x.size()), product(x.size()), transposed(matrix.size());
+      for (int channel = 0; channel < dim; ++channel) {
+        for (int row = 0; row < 7; ++row)
+          columns[static_cast<std::size_t>(channel * 7 + row)] = x[static_cast<std::size_t>(row * dim + channel)];
+        for (int other = 0; other < dim; ++other)
+          transposed[static_cast<std::size_t>(channel * dim + other)] =
+              matrix[static_cast<std::size_t>(other * dim + channel)];
+      }
+      loops.multiply_rows(transposed.data(), dim, columns.data(), 7, product.data());
+      for (int channel = 0; channel < dim; ++channel) {
+        for (int row = 0; row < 7; ++row)
+          CHECK(product[static_cast<std::size_t>(channel * 7 + row)] ==
+                a[static_cast<std::size_t>(row * dim + channel)]);
+      }
       CHECK(portable.dot(x.data(), matrix.data(), dim) == loops.dot(x.data(), matrix.data(), dim));
       a = b = x;
       for (int block = 1; dim % block == 0; block *= 2) {
         portable.mix_blocks(a.data(), dim, block);
         loops.mix_blocks(b.data(), dim, block);
         CHECK(a == b);
+      }
+    }
+  }
+}
+
+TEST_CASE("inverse_columns gives the bytes of inverse of each column") {
+  for (const int dim : {8, 24, 64, 80, 96, 128}) {
+    for (const bool hadamard : {false, true}) {
+      INFO("d " << dim << (hadamard ? ", hadamard" : ", random"));
+      const auto rotation = hadamard ? OrthogonalTransform::hadamard(dim, 3) : OrthogonalTransform::random(dim, 3);
+      for (const int columns : {1, 5, 64}) {
+        const std::vector<float> rows = random_rows(dim, columns, 17);
+        std::vector<float> expected(rows.size()), block(rows.size()), scratch;
+        rotation.inverse(rows, expected);
+        const auto n = static_cast<std::size_t>(dim), width = static_cast<std::size_t>(columns);
+        for (std::size_t column = 0; column < width; ++column) {
+          for (std::size_t row = 0; row < n; ++row) block[row * width + column] = rows[column * n + row];
+        }
+        rotation.inverse_columns(block.data(), columns, scratch);
+        bool same = true;
+        for (std::size_t column = 0; column < width; ++column) {
+          for (std::size_t row = 0; row < n; ++row) same &= block[row * width + column] == expected[column * n + row];
+        }
+        CHECK(same);
       }
     }
   }

@@ -26,8 +26,7 @@ runs kvq-fit --calib "$calib" --threads 1 --recipe delta2:anchor=16,abits=4 -o o
 same_bytes one.h5 q/delta2_anchor-16_abits-4.h5
 runs kvq-eval plan --shape 4,2,8 --recipe scalar4:entropy=rans --recipe delta3
 
-refused "no place for delta3" "${eval[@]}" --quantizer q/delta3_anchor-16.h5 --cache packed
-refused "no place for pq" "${eval[@]}" --quantizer q/pq_m-4_bits-3.h5 --cache packed
+refused "delta3 codes tokens together with others" "${eval[@]}" --quantizer q/delta3_anchor-16.h5 --cache packed
 refused "known for delta3" kvq-fit --calib "$calib" -o x.h5 --recipe delta3:lowrank=4
 refused "m must divide" kvq-fit --calib "$calib" -o x.h5 --recipe pq # 16 subspaces of 8 channels
 refused "in blocks" kvq-fit --calib "$calib" -o x.h5 --recipe delta3:evict=h2o,budget=25%

@@ -36,8 +36,9 @@ runs kvq-fit --calib "$calib" --recipe int4:range=window -o oracle.h5
 fails 2 "range=window" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer oracle.h5 --cache packed -o oracle
 [[ ! -e oracle ]] || problem "a folder was left behind"
 
-# Groups and tokens that wait: the same again.
-for recipe in kivi2:group=8,recent=16 atom4 nuq3:recent=8; do
+# Groups, tokens that wait, formats of their own: the same again.
+for recipe in kivi2:group=8,recent=16 atom4 nuq3:recent=8 fp8 turbo3 K=turbo2:qjl,rope=post/V=turbo4:rotation=hadamard,recent=8 \
+  K=scalar4/V=pq:m=4,bits=3; do
   runs kvq-fit --calib "$calib" --recipe "$recipe" -o waiting.h5 --force
   for cache in simulated packed; do
     runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 2 --quantizer waiting.h5 \
@@ -49,7 +50,7 @@ for recipe in kivi2:group=8,recent=16 atom4 nuq3:recent=8; do
 done
 
 # Nor is there a page for every recipe: said before anything is computed.
-for recipe in fp8 kivi2:group=128,recent=128; do
+for recipe in delta3:anchor=16 kivi2:group=128,recent=128; do
   runs kvq-fit --calib "$calib" --recipe "$recipe" -o unpackable.h5 --force
   fails 2 "the packed cache cannot hold it" kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 \
     --quantizer unpackable.h5 --cache packed -o oracle
