@@ -9,6 +9,8 @@
 
 #include <kvq/kernels/cuda/decode_attention.h>
 #include <kvq/kernels/cuda/quantize_append.h>
+#include <kvq/kernels/cuda/round_blocks.h>
+#include <kvq/kernels/layout/grouped_codes.h>
 
 using namespace kvq;
 
@@ -17,6 +19,7 @@ namespace {
 struct Problem {
   cuda::DecodeAttention decode;
   cuda::QuantizeAppend append;
+  cuda::RoundBlocks round;
   std::map<std::string, std::int64_t> numbers;
   std::map<std::string, void*> pointers;
 
@@ -38,8 +41,29 @@ struct Problem {
     get("first", append.first), get("key", append.key), get("value", append.value);
     get("key_lower", append.key_tables.lower), get("key_upper", append.key_tables.upper);
     get("key_boundaries", append.key_tables.boundaries), get("value_boundaries", append.value_tables.boundaries);
+    get("key_rows", cache.key.rows);
+    if (round.key_tables.rounds) resolve_rounding();
     get("key_overflow", append.key_overflow), get("free_blocks", append.free_blocks);
     get("free_count", append.free_count), get("report", append.report);
+  }
+  void resolve_rounding() {
+    append.key_tables.rows = decode.cache.key.rows;
+    round.key = append.key, round.value = append.value;
+    get("value_ranges", round.value_ranges);
+    get("key_codes", append.rounded_key.codes), get("key_exact", append.rounded_key.exact);
+    get("value_codes", append.rounded_value.codes), get("value_rotated", append.rounded_value.x);
+    round.rounded_key = append.rounded_key, round.rounded_value = append.rounded_value;
+    cuda::RoundTables &key = round.key_tables, &value = round.value_tables;
+    get("key_zero", key.zero), get("key_scale", key.scale), get("key_inverse", key.inverse);
+    get("key_lower", key.lower), get("key_upper", key.upper), get("rotation", value.rotation);
+    get("key_round_decoded", key.decoded), get("value_decoded", value.decoded);
+    get("key_round_boundaries", key.boundaries), get("value_round_boundaries", value.boundaries);
+    get("key_most", key.most_boundaries), get("value_most", value.most_boundaries);
+    get("key_book", key.book), get("value_book", value.book);
+    for (cuda::RoundTables* tables : {&key, &value}) {
+      get("order", tables->order), get("updates", tables->updates), get("hessian", tables->hessian);
+      get("inverse_diagonal", tables->inverse_diagonal);
+    }
   }
 };
 
@@ -66,10 +90,22 @@ void* kvq_bench_create(const KvqBenchShape* shape) {
   key.head_dim = value.head_dim = static_cast<int>(shape->head_dim);
   key.bits = static_cast<int>(shape->key_bits), value.bits = static_cast<int>(shape->value_bits);
   value.token_ranges = true;
+  if (shape->value_levels > 0) {
+    const auto levels = static_cast<int>(shape->value_levels);
+    key.head_code_bits = std::int64_t{layout::kPageTokens} * key.bits * key.head_dim;
+    value.head_code_bits = value.head_dim * layout::grouped_row_bits(levels, layout::kPageTokens);
+    problem->decode.cache.value.levels = problem->append.value_tables.levels = levels;
+    cuda::RoundBlocks& round = problem->round;
+    round.kv_heads = key.kv_heads, round.head_dim = key.head_dim, round.type = cuda::Number::Bfloat16;
+    round.key_tables.rounds = round.value_tables.rounds = true;
+    round.key_tables.icm = round.value_tables.icm = static_cast<int>(shape->icm);
+    round.key_tables.books = 5, round.value_tables.rotation_block = value.head_dim;
+  }
   if (shape->outliers > 0) {
     key.varying_outliers = true;
     key.outlier_capacity = layout::outlier_page_capacity(shape->outliers, key.width());
-    value.outliers_per_end = std::max(1, static_cast<int>(std::lround(shape->outliers * value.width() / 2)));
+    if (shape->value_levels == 0)
+      value.outliers_per_end = std::max(1, static_cast<int>(std::lround(shape->outliers * value.width() / 2)));
   }
   const layout::PageLayout page = layout::page_layout(key, value);
   cuda::DecodeAttention& decode = problem->decode;
@@ -135,6 +171,11 @@ int kvq_bench_decode(void* problem, void* stream) {
 int kvq_bench_append(void* problem, std::int64_t most_tokens, void* stream) {
   cuda::QuantizeAppend& append = static_cast<Problem*>(problem)->append;
   append.most_tokens = static_cast<std::int32_t>(most_tokens);
+  if (cuda::RoundBlocks& round = static_cast<Problem*>(problem)->round; round.key_tables.rounds) {
+    round.tokens = most_tokens * append.batch;
+    const auto status = cuda::round_blocks(round, static_cast<cuda::Stream>(stream));
+    if (status != cuda::Status::Ok) return static_cast<int>(status);
+  }
   return static_cast<int>(cuda::quantize_append(append, static_cast<cuda::Stream>(stream)));
 }
 

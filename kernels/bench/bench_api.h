@@ -8,7 +8,11 @@
 /// Shape of a problem; filled by Python through ctypes, hence only doubles and 64-bit integers.
 struct KvqBenchShape {
   std::int64_t batch, heads, kv_heads, head_dim, tokens, key_bits, value_bits;
-  double outliers;  ///< fraction of either side; 0: none
+  /// 0, or kvq recipes: keys have rows of widths of their own, values this number of levels and no outliers, and both
+  /// are rounded with feedback.
+  std::int64_t value_levels;
+  std::int64_t icm;  ///< passes of refinement, with them
+  double outliers;   ///< fraction of either side; 0: none
 };
 
 KVQ_BENCH_EXPORT void* kvq_bench_create(const KvqBenchShape* shape);

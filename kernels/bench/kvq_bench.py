@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times the CUDA kernels against torch's SDPA in fp16 on one GPU.
 
-usage: kvq-bench [--library FILE] [--shapes gqa,mha] [--bits 4,3,2] [--json FILE] [--quick]
+usage: kvq-bench [--library FILE] [--shapes gqa,mha] [--bits 4,3,2] [--kvq] [--json FILE] [--quick]
 
 Medians of CUDA-graph replays, with enough caches in turn that the L2 holds none of them. A cache is random codes with
 outliers as frequent as calibrated ones, some pages overflowing. Needs torch with CUDA; the library is libkvq_bench_api.so,
@@ -21,8 +21,12 @@ DEVICE = "cuda"
 
 
 class Shape(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "head_dim", "tokens", "key_bits", "value_bits")]
+    _fields_ = [(name, ctypes.c_int64) for name in ("batch", "heads", "kv_heads", "head_dim", "tokens", "key_bits", "value_bits", "value_levels", "icm")]
     _fields_ += [("outliers", ctypes.c_double)]
+
+
+LEVELS = {4: 20, 3: 10, 2: 5}  # of values in kvq recipes
+PREFILL = 8192
 
 
 def load(path):
@@ -87,10 +91,10 @@ def packed_tokens(tokens):
 class Cache:
     """A packed problem: `copies` batches of pages in one pool."""
 
-    def __init__(self, library, batch, heads, kv_heads, head_dim, tokens, bits, outliers, most_copies=48):
+    def __init__(self, library, batch, heads, kv_heads, head_dim, tokens, bits, outliers, most_copies=48, levels=0, icm=0):
         self.library, self.batch, self.heads, self.head_dim, self.tokens = library, batch, heads, head_dim, tokens
         self.kv_heads, self.bits = kv_heads, bits
-        self.problem = library.kvq_bench_create(Shape(batch, heads, kv_heads, head_dim, tokens, bits, bits, outliers))
+        self.problem = library.kvq_bench_create(Shape(batch, heads, kv_heads, head_dim, tokens, bits, bits, levels, icm, outliers))
         self.keep = {}
         self.width = kv_heads * head_dim
         self.pages = batch * -(-tokens // PAGE)
@@ -106,9 +110,11 @@ class Cache:
         self.point("key_lower", lower), self.point("key_upper", upper)
         self.point("key_zero", 0.5 * lower + 0.5 * upper), self.point("key_scale", 0.5 * upper - 0.5 * lower)
         for side in ("key", "value"):
-            levels = torch.sort(torch.rand(2**bits, device=DEVICE) * 2 - 1)[0]
-            self.point(f"{side}_decoded", levels)
-            self.point(f"{side}_boundaries", (levels[1:] + levels[:-1]) / 2)
+            book = torch.sort(torch.rand(256 if levels else 2**bits, device=DEVICE) * 2 - 1)[0]
+            self.point(f"{side}_decoded", book)
+            self.point(f"{side}_boundaries", (book[1:] + book[:-1]) / 2)
+        if levels:
+            self.prepare_rounding(levels)
         self.point("query", torch.randn(batch, heads, head_dim, device=DEVICE).half())
         self.point("output", torch.full((batch, heads, head_dim), float("nan"), device=DEVICE).half())
         self.point("workspace", torch.empty(max(16, self.number("workspace_bytes")), dtype=torch.uint8, device=DEVICE))
@@ -117,6 +123,56 @@ class Cache:
         self.keep["rope"] = rope
         frequencies = (ctypes.c_double * (head_dim // 2))(*(500000.0 ** (-2.0 * pair / head_dim) for pair in range(head_dim // 2)))
         self.check(library.kvq_bench_rope(self.problem, frequencies, rope.data_ptr(), stream()))
+
+    def prepare_rounding(self, levels):
+        """Widths that alternate by pairs, and matrices of no meaning: time does not depend on them."""
+        dim, bits = self.head_dim, self.bits
+        choices = list(range(max(1, bits - 2), bits + 3))
+        widths = [bits - 1 + 2 * (channel % (dim // 2) % 2) for channel in range(dim)]
+        offsets = [8 * sum(widths[:channel]) for channel in range(dim)]
+        infos = [offset | width << 16 | sum(2**c for c in choices if c < width) << 24 for offset, width in zip(offsets, widths)]
+        self.point("key_rows", torch.tensor([i - (i >> 31 << 32) for i in infos] * self.kv_heads, dtype=torch.int32, device=DEVICE))
+
+        def padded(counts, fill):
+            rows = [torch.cat([torch.linspace(-1, 1, n, device=DEVICE), torch.full((256 - n,), fill, device=DEVICE)]) for n in counts]
+            return torch.stack(rows)
+
+        self.point("key_round_decoded", padded([2**c for c in choices], 0.0))
+        self.point("key_round_boundaries", padded([2**c - 1 for c in choices], float("inf")))
+        self.point("key_most", torch.tensor([2**c - 1 for c in choices], dtype=torch.int32, device=DEVICE))
+        self.point("value_round_boundaries", padded([levels - 1], float("inf")))
+        self.point("value_most", torch.tensor([levels - 1], dtype=torch.int32, device=DEVICE))
+        self.point("key_book", torch.tensor([choices.index(w) for w in widths] * self.kv_heads, dtype=torch.uint8, device=DEVICE))
+        self.point("value_book", torch.zeros(self.width, dtype=torch.uint8, device=DEVICE))
+        self.point("key_inverse", 1 / self.keep["key_scale"])
+        self.point("order", torch.arange(dim - 1, -1, -1, dtype=torch.int32, device=DEVICE).repeat(self.kv_heads))
+        correlated = torch.full((dim, dim), 0.02, device=DEVICE) + 0.98 * torch.eye(dim, device=DEVICE)
+        self.point("updates", torch.triu(correlated, 1).repeat(self.kv_heads, 1, 1))
+        self.point("hessian", correlated.repeat(self.kv_heads, 1, 1))
+        self.point("inverse_diagonal", torch.ones(self.width, device=DEVICE))
+        self.point("rotation", torch.full((self.width,), dim**-0.5, device=DEVICE))
+        rows = max(PREFILL, self.batch)
+        for name in ("key_codes", "value_codes"):
+            self.point(name, torch.zeros(rows, self.width, dtype=torch.uint8, device=DEVICE))
+        self.point("key_exact", torch.zeros(rows, self.width, dtype=torch.int16, device=DEVICE))
+        self.point("value_rotated", torch.zeros(rows, self.width, device=DEVICE))
+        self.point("value_ranges", torch.zeros(rows, 2, device=DEVICE))
+
+    def prefill_us(self):
+        """Appends PREFILL tokens to an empty sequence of one layer; batch 1."""
+        self.point("first", torch.tensor([0, PREFILL], dtype=torch.int32, device=DEVICE))
+        self.point("append_lengths", torch.zeros(1, dtype=torch.int32, device=DEVICE))
+        self.point("block_table", self.tables[0])
+        for side in ("key", "value"):
+            self.point(side, (torch.randn(PREFILL, self.width, device=DEVICE) * 0.29).bfloat16())
+        self.point("free_count", torch.full((1,), 4096, dtype=torch.int32, device=DEVICE))
+        self.point("report", torch.full((2,), -1, dtype=torch.int64, device=DEVICE))
+
+        def call():
+            self.keep["free_count"].fill_(4096)
+            self.check(self.library.kvq_bench_append(self.problem, PREFILL, stream()))
+
+        return median_us([call], least=2, repeats=5)
 
     def __del__(self):
         self.library.kvq_bench_destroy(self.problem)
@@ -173,6 +229,8 @@ class Cache:
             over = tokens[:, capacity:].reshape(n, -1, 8)
             there = torch.arange(over.shape[1], device=DEVICE)[None] < more[:, None]
             self.keep.setdefault("overflow", []).append(packed_tokens(over[there]))
+            if entries == 0:  # kvq recipes
+                continue
             # Values: the largest and smallest of random numbers.
             channels = torch.rand(n, PAGE, self.width, device=DEVICE).topk(entries, -1)[1]
             heads, places = channels // self.head_dim, channels % self.head_dim
@@ -234,6 +292,36 @@ def sdpa_us(batch, heads, kv_heads, head_dim, tokens):
     return median_us(calls, least=4 if batch * tokens > 500000 else 8)
 
 
+def bench_kvq(library, bits_list, peak, rows):
+    """kvq recipes beside the plain ones of the same bits, 32 heads on 8 kv heads of 128."""
+    for batch, tokens in ((1, 32768), (8, 32768), (8, 131072)):
+        peer = sdpa_us(batch, 32, 8, 128, tokens)
+        torch.cuda.empty_cache()
+        for bits in bits_list:
+            times = {}
+            for levels in (0, LEVELS[bits]):
+                cache = Cache(library, batch, 32, 8, 128, tokens, bits, 0.01, levels=levels)
+                us = times[levels] = cache.decode_us()
+                share = cache.pages * cache.page_bytes / us * 1e6 / peak
+                name = f"kvq{bits}" if levels else f"nuq{bits}-1%"
+                rows.append(dict(recipe=name, batch=batch, heads=32, kv_heads=8, head_dim=128, tokens=tokens, us=us, sdpa_us=peer,
+                                 ratio=peer / us, roofline=share, bytes=cache.pages * cache.page_bytes))
+                against = f"   {times[0] / us:.2f} of nuq's speed" if levels else ""
+                print(f"{batch:5d}   32/8 {tokens:7d} {name:>8} {us:8.1f} {peer:9.1f} {peer / us:6.2f} {share:7.2f}{against}", flush=True)
+                del cache
+                torch.cuda.empty_cache()
+    for icm in (0, 1, 3):
+        cache = Cache(library, 8, 32, 8, 128, 32768, 3, 0.01, levels=10, icm=icm)
+        one = cache.append_us()
+        del cache
+        cache = Cache(library, 1, 32, 8, 128, PREFILL, 3, 0.01, levels=10, icm=icm)
+        many = cache.prefill_us()
+        del cache
+        torch.cuda.empty_cache()
+        rows.append(dict(recipe=f"kvq3:icm={icm}", append_batch8_us=one, prefill_tokens=PREFILL, prefill_us=many))
+        print(f"kvq3:icm={icm}: append of a token, batch 8: {one:.1f} us a layer; of {PREFILL} tokens at once: {many / 1e3:.2f} ms a layer", flush=True)
+
+
 def read_peak(library):
     data = torch.randint(-(2**31), 2**31 - 1, (1 << 30,), dtype=torch.int32, device=DEVICE)
     sink = torch.zeros(4, dtype=torch.int32, device=DEVICE)
@@ -259,6 +347,7 @@ def main():
     parser.add_argument("--json", help="also write all figures into this file")
     parser.add_argument("--quick", action="store_true", help="only 32K and 128K tokens of a batch of 8")
     parser.add_argument("--no-append", action="store_true")
+    parser.add_argument("--kvq", action="store_true", help="also the recommended recipes")
     parser.add_argument("--no-plain", action="store_true", help="only with outliers")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -270,7 +359,7 @@ def main():
     print(f"{device}, torch {torch.__version__}, plain read {peak / 1e12:.2f} TB/s")
     print(f"{'batch':>5} {'heads':>7} {'tokens':>7} {'bits':>4} {'outl.':>5} {'us':>8} {'SDPA fp16':>9} {'ratio':>6} {'of peak':>7}", flush=True)
     rows = []
-    for name in arguments.shapes.split(","):
+    for name in filter(None, arguments.shapes.split(",")):
         for batch, heads, kv_heads, head_dim, tokens in SHAPES[name]:
             if arguments.quick and (batch != 8 or tokens < 32768):
                 continue
@@ -290,6 +379,8 @@ def main():
                     rows.append(row)
                     del cache
                     torch.cuda.empty_cache()
+    if arguments.kvq:
+        bench_kvq(library, [int(word) for word in arguments.bits.split(",")], peak, rows)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(dict(device=device, torch=torch.__version__, read_bytes_per_second=peak, rows=rows), file, indent=1)

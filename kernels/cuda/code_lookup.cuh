@@ -7,7 +7,8 @@
 //   4      two codes, a byte           two halves                          PRMT, LDS
 //   3      two codes, 6 bits           two halves                          SHF, LOP3, LDS
 //   2      four codes, a byte          four halves, shared by two lanes    half of PRMT, LDS.64
-//   8, 0   one code, a byte            one half, twice                     2 PRMT, 2 LDS, PRMT
+//   8, 0,  one code, a byte            one half, twice                     2 PRMT, 2 LDS, PRMT
+//   own rows
 //
 // A row of codes holds 64 tokens of one channel in their natural order (kernels/layout). Lane (g, t) of a warp, g =
 // lane / 4, t = lane % 4, works on the mma fragments of 4 tiles of 16 tokens. The tokens of a fragment are chosen so
@@ -20,7 +21,9 @@
 //   codes
 //            of a row are one register.
 
+#include <kvq/kernels/cuda/code_rows.h>
 #include <kvq/kernels/cuda/decode_plan.h>
+#include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/kernels/cuda/device_ops.cuh>
 
 namespace kvq::cuda {
@@ -246,11 +249,69 @@ struct CodeLookup<0> : CodeLookup<8> {
   }
 };
 
+/// Rows of widths or levels of their own: bytes of codes again, to which a row of keys adds where its codebook begins.
+template <>
+struct CodeLookup<kOwnRows> : CodeLookup<8> {
+  /// 32 bits from any bit on; `codes` aligned to 4. `shift`: bytes before the codes, any number.
+  static __device__ std::uint32_t window(const char* codes, int bit) {
+    const auto* words = reinterpret_cast<const std::uint32_t*>(codes) + (bit >> 5);
+    return __funnelshift_r(words[0], words[1], bit & 31);
+  }
+  /// Four codes of `bits` bits each, a byte each.
+  static __device__ std::uint32_t four(std::uint32_t codes, int bits) {
+    const std::uint32_t mask = (1u << bits) - 1u;
+    return (codes & mask) | (codes >> bits & mask) << 8 | (codes >> (2 * bits) & mask) << 16 |
+           (codes >> (3 * bits) & mask) << 24;
+  }
+  static __device__ uint2 key_row(const char* codes, int shift, RowInfo row, int g) {
+    const int bits = row.bits(), bit = 8 * (shift + row.offset() + g * bits);
+    const std::uint32_t base = static_cast<std::uint32_t>(row.first_level()) * 0x01010101u;
+    return {four(window(codes, bit), bits) + base, four(window(codes, bit + 4 * bits), bits) + base};
+  }
+  static __device__ Pair load_pair(const char* codes, int shift, RowInfo row0, RowInfo row1, int g) {
+    return {key_row(codes, shift, row0, g), key_row(codes, shift, row1, g)};
+  }
+
+  /// A quarter of a row of values, all of `bits`.
+  static __device__ Index value_index(const char* codes, int shift, int channel, int quarter, int bits) {
+    Index index;
+    const int first = 8 * shift + (channel * layout::kPageTokens + 16 * quarter) * bits;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) split(index, m, four(window(codes, first + 4 * m * bits), bits));
+    return index;
+  }
+  /// The same of three codes together: six such groups hold a quarter and up to two codes before it.
+  static __device__ Index level_index(const char* codes, int shift, int channel, int quarter, int levels) {
+    const int group_bits = layout::group_bits(levels), single = layout::bits_for(levels);
+    const int row = 8 * shift + channel * (21 * group_bits + single), first = 16 * quarter / 3, skipped = quarter % 3;
+    const std::uint32_t divide = (65536 + levels - 1) / levels;  // exact for all that three codes are
+    std::uint32_t three[6];
+#pragma unroll
+    for (int k = 0; k < 6; ++k) {
+      const int group = first + k, bits = group == 21 ? single : group_bits;
+      const std::uint32_t whole = window(codes, row + group * group_bits) & ((1u << bits) - 1u);
+      const std::uint32_t rest = whole * divide >> 16, last = rest * divide >> 16;
+      three[k] = (whole - rest * levels) | (rest - last * levels) << 8 | last << 16;
+    }
+    const std::uint32_t bytes[5] = {three[0] | three[1] << 24, three[1] >> 8 | three[2] << 16,
+                                    three[2] >> 16 | three[3] << 8, three[4] | three[5] << 24, three[5] >> 8};
+    Index index;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) split(index, m, __funnelshift_r(bytes[m], bytes[m + 1], 8 * skipped));
+    return index;
+  }
+
+ private:
+  static __device__ void split(Index& index, int m, std::uint32_t four_codes) {
+    index.first[m] = four_codes & 0x00ff00ffu, index.second[m] = four_codes >> 8 & 0x00ff00ffu;
+  }
+};
+
 /// Fills one side's half of the tables: warp `warp` of `warps` every so many rows.
 template <int kBits>
 __device__ void fill_table(char* tables, const float* decoded, int bits, int side, int warp, int warps, int lane) {
   char* row_entry = tables + side * 128 + lane * 4;
-  if constexpr (kBits == 8 || kBits == 0) {
+  if constexpr (kBits == 8 || kBits == 0 || kBits == kOwnRows) {
     const int mask = (1 << bits) - 1;
 #pragma unroll 4
     for (int row = warp; row < table_rows(kBits); row += warps) {

@@ -34,7 +34,9 @@ Device device_limits() {
 }
 
 /// The width that selects the kernel; 0: the one for any width.
-int own_bits(const layout::PageLayout& page) {
+int own_bits(const PackedLayer& cache) {
+  const layout::PageLayout& page = cache.page;
+  if (cache.key.rows != nullptr) return kOwnRows;
   const int bits = page.key.bits;
   return bits == page.value.bits && has_own_kernel(bits, page.key.head_dim) ? bits : 0;
 }
@@ -64,7 +66,7 @@ Resolved resolve(const DecodeAttention& arguments) {
     return refuse(Status::UnsupportedSide);
   }
   const Device device = device_limits();
-  result.plan = best_decode_plan(arguments.cache.page, own_bits(arguments.cache.page), device.shared_bytes);
+  result.plan = best_decode_plan(arguments.cache.page, own_bits(arguments.cache), device.shared_bytes);
   if (result.plan.warps == 0) return refuse(Status::TooMuchSharedMemory);
   result.query_sets = static_cast<int>(layout::div_up(arguments.heads / key.kv_heads, kBlockQueries));
   const std::int64_t blocks = std::int64_t{std::max(arguments.batch, 1)} * result.query_sets * key.kv_heads;
@@ -111,6 +113,7 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
   params.sinks = cache.sinks, params.sink_keys = cache.sink_keys, params.sink_values = cache.sink_values;
   params.sink_stride = cache.sink_stride >= 0 ? cache.sink_stride : std::int64_t{cache.sinks} * cache.page.key.width();
   params.key_zero = cache.key.zero, params.key_scale = cache.key.scale;
+  params.key_rows = cache.key.rows, params.value_levels = cache.value.levels;
   params.key_decoded = cache.key.decoded, params.value_decoded = cache.value.decoded;
   params.key_books = cache.key.books, params.value_books = cache.value.books;
   params.key_unit = std::ldexp(1.0f, cache.key.exponent), params.value_unit = std::ldexp(1.0f, cache.value.exponent);
@@ -129,7 +132,7 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
   params.partials = reinterpret_cast<float*>(memory + workspace.partials);
   params.normals = reinterpret_cast<float2*>(memory + workspace.normals);
 
-  const int bits = own_bits(cache.page), head_dim = cache.page.key.head_dim;
+  const int bits = own_bits(cache), head_dim = cache.page.key.head_dim;
   switch (head_dim) {
     case 64:
       return launch_decode_of<64>(bits, params, arguments.batch, stream);

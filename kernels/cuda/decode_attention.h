@@ -3,7 +3,8 @@
 // of its cache.
 //
 //   scores  = softmax_scale * query . RoPE(key, position)       keys as decoded, before RoPE; query after RoPE
-//   output  = softmax(scores) . value
+//   output  = softmax(scores) . value                            values as they are stored: rotated ones come out
+//   rotated
 //
 // Keys have ranges per channel, values ranges per token; outliers and sinks as kernels/layout says. Everything here is
 // plain data: device memory belongs to the caller, launches go to the caller's stream, nothing is allocated, nothing
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <kvq/kernels/cuda/code_rows.h>
 #include <kvq/kernels/layout/page.h>
 
 struct CUstream_st;
@@ -37,9 +39,13 @@ enum class Status : std::int32_t {
 struct SideTables {
   const float* zero = nullptr;     ///< `[kv_heads, head_dim]`; keys only
   const float* scale = nullptr;    ///< `[kv_heads, head_dim]`; keys only
-  const float* decoded = nullptr;  ///< `[books, 2^bits]`: Codebook::decoded
+  const float* decoded = nullptr;  ///< `[books, 2^bits]`: Codebook::decoded; `[books, kRowLevels]` with `rows`
   std::int32_t books = 1;          ///< 1 or kv_heads
   std::int32_t exponent = 0;       ///< stored fp16 numbers are x * 2^-exponent
+  /// `[kv_heads, head_dim]`, of both sides or of neither: rows of widths of their own. Values: all of page.bits, or of
+  /// `levels`.
+  const RowInfo* rows = nullptr;
+  std::int32_t levels = 0;  ///< values: 3, 5, 10 or 20, three codes together; 0: none
 };
 
 /// Rotation angles of one model, built once by build_rope_tables(). Device memory.

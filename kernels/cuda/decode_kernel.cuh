@@ -20,7 +20,9 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
   if (warp == 0) head.prepare();
   if (warp == plan.warps - 1 && blockIdx.x == 0 && params.sinks > 0) head.attend_to_sinks();
 
-  const int key_bits = kBits ? kBits : params.page.key.bits, value_bits = kBits ? kBits : params.page.value.bits;
+  // With own rows, codebooks of kRowLevels numbers.
+  const int key_bits = kBits > 0 ? kBits : kBits < 0 ? 8 : params.page.key.bits;
+  const int value_bits = kBits > 0 ? kBits : kBits < 0 ? 8 : params.page.value.bits;
   const int key_book = params.key_books > 1 ? share.kv_head << key_bits : 0;
   const int value_book = params.value_books > 1 ? share.kv_head << value_bits : 0;
   fill_table<kBits>(shared, params.key_decoded + key_book, key_bits, 0, warp, plan.warps, lane);
@@ -42,6 +44,11 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
   }
   auto* ratios = reinterpret_cast<std::uint32_t*>(shared + plan.ratios);
   for (int index = threadIdx.x; index < kDim / 16 * 8; index += threads) ratios[index] = __ldg(params.ratios + index);
+  if constexpr (kBits == kOwnRows) {
+    auto* rows = reinterpret_cast<std::uint32_t*>(shared + plan.rows);
+    for (int index = threadIdx.x; index < kDim; index += threads)
+      rows[index] = params.key_rows[share.kv_head * kDim + index].packed;
+  }
   head.begin_lists();
   __syncthreads();
   head.run();
@@ -76,6 +83,8 @@ Status launch_decode_of(int own_bits, const DecodeParams& params, int batch, Str
       return launch_own_or_any<4, kDim>(params, batch, stream);
     case 8:
       return launch_own_or_any<8, kDim>(params, batch, stream);
+    case kOwnRows:
+      return launch_decode<kOwnRows, kDim>(params, batch, stream);
     default:
       return launch_decode<0, kDim>(params, batch, stream);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include <kvq/kernels/cuda/code_rows.h>
 #include <kvq/kernels/cuda/decode_plan.h>
 
 namespace kvq::cuda {
@@ -19,6 +20,8 @@ struct DecodeParams {
   std::int32_t sinks;
   const std::uint16_t *sink_keys, *sink_values;
   std::int64_t sink_stride;
+  const RowInfo* key_rows;
+  std::int32_t value_levels;
   const float *key_zero, *key_scale, *key_decoded, *value_decoded;
   std::int32_t key_books, value_books;
   float key_unit, value_unit;  ///< 2^exponent

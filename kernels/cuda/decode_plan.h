@@ -43,6 +43,9 @@ constexpr bool has_own_kernel(int bits, int head_dim) {
   return bits == 4 || (common && (bits == 2 || bits == 3 || bits == 8));
 }
 
+/// Instead of a width: rows of widths or levels of their own (code_rows.h).
+inline constexpr int kOwnRows = -1;
+
 /// Rows of the two tables of a kernel that is specialised for `bits`; 0: any width.
 constexpr int table_rows(int bits) { return bits == 3 ? 64 : 256; }
 
@@ -65,6 +68,7 @@ struct DecodePlan {
   int key_turns = 0;  ///< [head_dim] of 8 bytes: turns per position and what code 0 stands for
   int units = 0;      ///< [4 queries] of 8 bytes: of scores, and of what outliers of keys add to them
   int normals = 0;    ///< [warps][4 queries] of 8 bytes: largest score and sum of weights
+  int rows = 0;       ///< [head_dim] of 4 bytes: RowInfo of keys, with kOwnRows
   int last = 0;       ///< whether this block is the last one of its head
   int barriers = 0;   ///< [warps][kBarriers]
   int warp_memory = 0, warp_bytes = 0;
@@ -107,14 +111,17 @@ constexpr DecodePlan decode_plan(const layout::PageLayout& page, int specialised
   place(plan.key_turns, key_outliers ? head_dim * 8 : 0);
   place(plan.units, kBlockQueries * 8);
   place(plan.normals, warps * kBlockQueries * 8);
+  place(plan.rows, specialised_bits == kOwnRows ? head_dim * 4 : 0);
   place(plan.last, 16);
   place(plan.barriers, warps * 3 * 8);
   plan.warp_memory = end;
   end = 0;
-  place(plan.key_codes, static_cast<int>(layout::code_page_bytes(head_dim, page.key.bits)));
-  place(plan.value_codes, static_cast<int>(layout::code_page_bytes(head_dim, page.value.bits)));
+  // Copies begin at multiples of 16 and are read in words: own rows may begin and end anywhere.
+  const int slack = specialised_bits == kOwnRows ? 32 : 0;
+  place(plan.key_codes, static_cast<int>(page.key.code_bytes() / page.key.kv_heads) + slack);
+  place(plan.value_codes, static_cast<int>(page.value.code_bytes() / page.value.kv_heads) + slack);
   place(plan.base_angles, steps * 128);
-  place(plan.value_ranges, static_cast<int>(layout::range_page_bytes()));
+  place(plan.value_ranges, static_cast<int>(layout::range_page_bytes()) + slack);
   const auto place_list = [&place](ListPlan& list, const layout::SideShape& side) {
     list.room = static_cast<int>(side.page_entries());
     list.entries = list_entries(side);

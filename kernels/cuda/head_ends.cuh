@@ -58,7 +58,7 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
   // Of a channel: the queries there, then what they have in the pair's other channel, with the sign of the rotation.
   auto* rows = reinterpret_cast<__half*>(shared_ + params_.plan.key_rows);
   auto* turns = reinterpret_cast<uint2*>(shared_ + params_.plan.key_turns);
-  const float level = __ldg(params_.key_decoded + ((params_.key_books > 1 ? share_.kv_head : 0) << key_bits()));
+  const float* levels = params_.key_decoded + key_book();
   const float to_stored = inverse_power(params_.key_unit);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -70,6 +70,8 @@ __device__ void HeadWarp<kBits, kDim>::prepare() {
       // 48 bits of turns per position, and what code 0 stands for.
       const int channel = pair + query * kPairs;
       const std::uint64_t turn = params_.turns[pair];
+      float level = __ldg(levels);
+      if constexpr (kOwn) level = __ldg(levels + params_.key_rows[share_.kv_head * kDim + channel].first_level());
       const float code_zero = (__ldg(zero + channel) + __ldg(scale + channel) * level) * to_stored;
       turns[channel] =
           make_uint2(static_cast<std::uint32_t>(turn >> 32),

@@ -83,14 +83,35 @@ class HeadWarp {
   /// does not fit the instruction cache (and nvcc 13.0's ptxas crashes on it).
   static constexpr bool kPipelined = (kBits == 2 || kBits == 3 || kBits == 4) && kSteps <= 8;
 
-  __device__ int key_bits() const { return kBits ? kBits : params_.page.key.bits; }
-  __device__ int value_bits() const { return kBits ? kBits : params_.page.value.bits; }
+  static constexpr bool kOwn = kBits == kOwnRows;
+  __device__ int key_bits() const { return kBits > 0 ? kBits : params_.page.key.bits; }
+  __device__ int value_bits() const { return kBits > 0 ? kBits : params_.page.value.bits; }
+  /// Where a kv head's codebook begins among those of all heads.
+  __device__ int key_book() const {
+    return params_.key_books > 1 ? kOwn ? share_.kv_head * kRowLevels : share_.kv_head << key_bits() : 0;
+  }
+  __device__ int value_book() const {
+    return params_.value_books > 1 ? kOwn ? share_.kv_head * kRowLevels : share_.kv_head << value_bits() : 0;
+  }
+  __device__ RowInfo key_row_info(int channel) const {
+    return {reinterpret_cast<const std::uint32_t*>(shared_ + params_.plan.rows)[channel]};
+  }
   __device__ int key_row() const { return 8 * key_bits(); }
   __device__ int value_row() const { return 8 * value_bits(); }
   struct StepCodes {
     typename Lookup::Pair first, second;  ///< of a pair's two channels
   };
   __device__ StepCodes load_codes(int step) const {
+    if constexpr (kOwn) {
+      const char* codes = memory_ + params_.plan.key_codes;
+      const int channel = 8 * step + t_, other = channel + kPairs, shift = copies_.key_shift();
+      return {Lookup::load_pair(codes, shift, key_row_info(channel), key_row_info(channel + 4), g_),
+              Lookup::load_pair(codes, shift, key_row_info(other), key_row_info(other + 4), g_)};
+    } else {
+      return load_plain_codes(step);
+    }
+  }
+  __device__ StepCodes load_plain_codes(int step) const {
     const char* rows = key_lane_ + step * 8 * key_row();
     return {Lookup::load_pair(rows, rows + 4 * key_row(), g_, key_bits()),
             Lookup::load_pair(rows + kPairs * key_row(), rows + (kPairs + 4) * key_row(), g_, key_bits())};

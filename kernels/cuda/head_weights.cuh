@@ -58,12 +58,20 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::weigh(int page, float (&s
       if (8 * g_ + i < begin || 8 * g_ + i >= end) scores[i] = -INFINITY;
     }
   }
-  const auto* value_ranges = reinterpret_cast<const uint4*>(memory_ + params_.plan.value_ranges) + 2 * g_;
   std::uint32_t range[kTokens];
+  if constexpr (kOwn) {  // behind rows that end anywhere
+    const auto* halves =
+        reinterpret_cast<const std::uint16_t*>(memory_ + params_.plan.value_ranges + copies_.range_shift()) + 16 * g_;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint4 four = value_ranges[half];
-    range[4 * half] = four.x, range[4 * half + 1] = four.y, range[4 * half + 2] = four.z, range[4 * half + 3] = four.w;
+    for (int i = 0; i < kTokens; ++i) range[i] = halves[2 * i] | static_cast<std::uint32_t>(halves[2 * i + 1]) << 16;
+  } else {
+    const auto* value_ranges = reinterpret_cast<const uint4*>(memory_ + params_.plan.value_ranges) + 2 * g_;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint4 four = value_ranges[half];
+      range[4 * half] = four.x, range[4 * half + 1] = four.y;
+      range[4 * half + 2] = four.z, range[4 * half + 3] = four.w;
+    }
   }
   std::uint32_t largest = 0;  // zero and scale
   float highest = -INFINITY;
@@ -115,15 +123,26 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::weigh(int page, float (&s
 
 template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::accumulate() {
-  const char* row = memory_ + params_.plan.value_codes + g_ * value_row();
+  const char* row = memory_ + params_.plan.value_codes + (kOwn ? 0 : g_ * value_row());
   const std::uint32_t column = key_column_ + 128;
   struct Numbers {
     std::uint32_t upper[2 * kSubTiles], lower[2 * kSubTiles];  ///< [m][b]
   };
   const auto look_up = [&](int tile) {
-    const char* rows = row + 16 * tile * value_row();
-    const auto upper = Lookup::value_index(rows, t_, value_bits());
-    const auto lower = Lookup::value_index(rows + 8 * value_row(), t_, value_bits());
+    typename Lookup::Index upper, lower;
+    if constexpr (kOwn) {
+      const int levels = params_.value_levels, shift = copies_.value_shift();
+      const auto index_of = [&](int channel) {
+        return levels > 0 ? Lookup::level_index(row, shift, channel, t_, levels)
+                          : Lookup::value_index(row, shift, channel, t_, value_bits());
+      };
+      upper = index_of(16 * tile + g_);
+      lower = index_of(16 * tile + g_ + 8);
+    } else {
+      const char* rows = row + 16 * tile * value_row();
+      upper = Lookup::value_index(rows, t_, value_bits());
+      lower = Lookup::value_index(rows + 8 * value_row(), t_, value_bits());
+    }
     Numbers numbers;
 #pragma unroll
     for (int m = 0; m < kSubTiles; ++m) {
@@ -150,7 +169,7 @@ template <int kBits, int kDim>
 __device__ __forceinline__ void HeadWarp<kBits, kDim>::run() {
   const auto* units = reinterpret_cast<const float2*>(shared_ + params_.plan.units);
   unit_ = units[t_].x, outlier_unit_ = units[t_].y;
-  value_level_ = __ldg(params_.value_decoded + (params_.value_books > 1 ? share_.kv_head << value_bits() : 0));
+  value_level_ = __ldg(params_.value_decoded + value_book());
   unsigned parity = 0;
 #pragma unroll 1
   for (int page = share_.first_page + warp_; page < share_.end_page; page += params_.plan.warps) {

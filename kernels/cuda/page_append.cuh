@@ -1,34 +1,22 @@
 #pragma once
 // Appends new tokens to one side of one page. A block takes them one after the other; threads own neighbouring channels
-// and collect their codes in a word each, which is written when it is full or at the end. Outliers are gathered first,
-// in order of token and channel, and then put into the lists of the heads (page_append_list.cuh).
+// and collect their codes in a word each, which is written when it is full or at the end. With kRounded codes of a side
+// may have been chosen before (round_blocks.h), and rows may have widths or levels of their own. Outliers are gathered
+// first, in order of token and channel, and then put into the lists of the heads (page_append_list.cuh).
 #include <kvq/kernels/cuda/quantize_append.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include <kvq/kernels/layout/grouped_codes.h>
 #include <kvq/kernels/cuda/decode_shared.cuh>
+#include <kvq/kernels/cuda/float_order.cuh>
 
 namespace kvq::cuda {
 
 constexpr int kMaxAppendWarps = 32;
 constexpr int kMaxBoundaries = 255;
 constexpr int kMaxCandidates = 128;  ///< on one end of a token; more, with many ties, take the slow way
-constexpr std::int32_t kLowest = static_cast<std::int32_t>(0x80000000u), kHighest = 0x7fffffff;  // keys of no number
-
-__device__ __forceinline__ float inverse_of(float scale) {
-  const float inverse = scale > 0.0f ? __fdiv_rn(1.0f, scale) : 0.0f;
-  return isfinite(inverse) ? inverse : 0.0f;
-}
-
-/// Integers in the order of floats; -0 is 0.
-__device__ __forceinline__ std::int32_t order_key(float x) {
-  const std::int32_t bits = __float_as_int(__fadd_rn(x, 0.0f));
-  return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-__device__ __forceinline__ float number_of_key(std::int32_t key) {
-  return __int_as_float(key ^ ((key >> 31) & 0x7fffffff));
-}
 
 struct Best {
   std::int32_t key;
@@ -64,7 +52,7 @@ struct AppendMemory {
   }
 };
 
-template <int kPerThread>
+template <int kPerThread, bool kRounded>
 class PageAppend {
  public:
   __device__ PageAppend(const QuantizeAppend& arguments, int side, char* shared)
@@ -73,6 +61,7 @@ class PageAppend {
         shape_(side ? arguments.page.value : arguments.page.key),
         parts_(side ? arguments.page.value_parts : arguments.page.key_parts),
         tables_(side ? arguments.value_tables : arguments.key_tables),
+        rounded_(side ? arguments.rounded_value : arguments.rounded_key),
         width_(shape_.width()),
         thread_(static_cast<int>(threadIdx.x)),
         lane_(thread_ & 31),
@@ -98,6 +87,11 @@ class PageAppend {
  private:
   __device__ bool mine(int i) const { return first_channel_ + i < width_; }
   __device__ void load(std::int64_t row, float (&x)[kPerThread]) const {
+    if (kRounded && rounded_.x != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kPerThread; ++i) x[i] = rounded_.x[row * width_ + min(first_channel_ + i, width_ - 1)];
+      return;
+    }
     load_numbers(
         side_ ? a_.value : a_.key, static_cast<int>(a_.type),
         [&](int i) { return row * width_ + min(first_channel_ + i, width_ - 1); }, x);
@@ -157,6 +151,30 @@ class PageAppend {
     return before + sum_of_warps_before(totals, total);
   }
 
+  __device__ bool chosen() const { return kRounded && rounded_.codes != nullptr; }
+  __device__ bool three_together() const { return kRounded && tables_.levels != 0; }
+  /// Of a code of channel i in its row.
+  __device__ int code_bits(int i) const {
+    return kRounded && tables_.rows != nullptr ? tables_.rows[first_channel_ + i].bits() : shape_.bits;
+  }
+  __device__ std::uint32_t* row_words(int i) const {
+    const int channel = first_channel_ + i;
+    const std::int64_t offset =
+        kRounded && tables_.rows != nullptr
+            ? channel / shape_.head_dim * (shape_.code_bytes() / shape_.kv_heads) + tables_.rows[channel].offset()
+            : std::int64_t{channel} * (8 * shape_.bits);
+    return reinterpret_cast<std::uint32_t*>(page_ + parts_.codes + offset);
+  }
+  /// First bit of the row of channel i, three codes together, counted from the start of the page.
+  __device__ std::int64_t level_row(int i) const {
+    const int channel = first_channel_ + i;
+    return 8 * (parts_.codes + channel / shape_.head_dim * (shape_.code_bytes() / shape_.kv_heads)) +
+           channel % shape_.head_dim * layout::grouped_row_bits(tables_.levels, layout::kPageTokens);
+  }
+  __device__ void flip_bits(std::int64_t bit, std::uint32_t bits) const;
+  __device__ std::uint32_t read_bits(std::int64_t bit, int count) const;
+  __device__ void append_level(int i, int slot, int code);
+  __device__ void resume_codes(int first_slot);
   __device__ void append_code(int i, int slot, int code);
   __device__ void flush_codes(int end_slot);
   __device__ void append_key(const float (&x)[kPerThread], std::int64_t row, int slot);
@@ -179,6 +197,7 @@ class PageAppend {
   const layout::SideShape& shape_;
   const layout::SideParts& parts_;
   const EncodeTables& tables_;
+  const RoundedTokens& rounded_;
   int width_, thread_, lane_, warp_, warps_, first_channel_;
   std::int32_t* totals_;
   std::int32_t *old_count_, *new_count_, *old_begin_, *new_begin_;  ///< by kv head: entries, where they begin
@@ -188,39 +207,100 @@ class PageAppend {
   std::uint8_t* stage_tokens_;
   int stage_room_ = 0, staged_ = 0, totals_turn_ = 0;
   std::uint8_t* page_ = nullptr;
-  std::uint32_t pending_[kPerThread] = {};  ///< bits of the word that is being filled
+  std::uint32_t pending_[kPerThread] = {};                ///< bits of the word that is being filled; or the three codes
+  std::uint32_t stored_[kRounded ? kPerThread : 1] = {};  ///< what the page has of three codes that are being completed
   float lower_[kPerThread], upper_[kPerThread], zero_[kPerThread], inverse_[kPerThread];  ///< of keys
   int old_blocks_ = 0;  ///< overflow blocks that were there before
   int free_top_ = 0;    ///< place in the list of free blocks of this page's first new one, plus 1
   int new_blocks_ = 0;
 };
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::append_code(int i, int slot, int code) {
-  const int bits = shape_.bits, bit = slot * bits, in_word = bit & 31;
+/// Fields of rows without gaps share words with those of other threads.
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::flip_bits(std::int64_t bit, std::uint32_t bits) const {
+  if (bits == 0) return;
+  auto* words = reinterpret_cast<std::uint32_t*>(page_) + (bit >> 5);
+  const int in_word = static_cast<int>(bit & 31);
+  atomicXor(words, bits << in_word);
+  if (in_word > 0 && bits >> (32 - in_word) != 0) atomicXor(words + 1, bits >> (32 - in_word));
+}
+
+template <int kPerThread, bool kRounded>
+__device__ std::uint32_t PageAppend<kPerThread, kRounded>::read_bits(std::int64_t bit, int count) const {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(page_) + (bit >> 5);
+  const int in_word = static_cast<int>(bit & 31);
+  std::uint32_t value = words[0] >> in_word;
+  if (in_word + count > 32) value |= words[1] << (32 - in_word);
+  return value & ((1u << count) - 1u);
+}
+
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::append_level(int i, int slot, int code) {
+  const int levels = tables_.levels, bits = layout::group_bits(levels), place = slot % layout::kGroupCodes;
+  const std::int64_t at = level_row(i) + slot / layout::kGroupCodes * bits;
+  if (slot == layout::kPageTokens - 1) return flip_bits(at, static_cast<std::uint32_t>(code));
+  pending_[i] += static_cast<std::uint32_t>(code) * static_cast<std::uint32_t>(place == 0   ? 1
+                                                                               : place == 1 ? levels
+                                                                                            : levels * levels);
+  if (place + 1 < layout::kGroupCodes) return;
+  flip_bits(at, pending_[i] ^ stored_[i]);
+  pending_[i] = stored_[i] = 0;
+}
+
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::append_code(int i, int slot, int code) {
+  if (three_together()) {
+    if constexpr (kRounded) append_level(i, slot, code);
+    return;
+  }
+  const int bits = code_bits(i), bit = slot * bits, in_word = bit & 31;
+  if (kRounded && bits == 0) return;
   pending_[i] |= static_cast<std::uint32_t>(code) << in_word;
   if (in_word + bits < 32) return;
-  auto* words = reinterpret_cast<std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * bits));
-  words[bit >> 5] = pending_[i];
+  row_words(i)[bit >> 5] = pending_[i];
   pending_[i] = in_word + bits > 32 ? static_cast<std::uint32_t>(code) >> (32 - in_word) : 0;
 }
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::flush_codes(int end_slot) {
-  const int bit = end_slot * shape_.bits;
-  if ((bit & 31) == 0) return;
+/// What the page has of words, or of three codes, that are begun.
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::resume_codes(int first_slot) {
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
-    if (mine(i)) {
-      auto* words = reinterpret_cast<std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * shape_.bits));
-      words[bit >> 5] = pending_[i];
+    if (!mine(i)) continue;
+    if (three_together()) {
+      if constexpr (kRounded) {
+        const int bits = layout::group_bits(tables_.levels);
+        if (first_slot % layout::kGroupCodes == 0 || first_slot == layout::kPageTokens - 1) continue;
+        stored_[i] = pending_[i] = read_bits(level_row(i) + first_slot / layout::kGroupCodes * bits, bits);
+      }
+      continue;
     }
+    const int bit = first_slot * code_bits(i);
+    if ((bit & 31) != 0) pending_[i] = row_words(i)[bit >> 5] & ((1u << (bit & 31)) - 1u);
   }
 }
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread], int sequence, std::int64_t row,
-                                                   int position) {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::flush_codes(int end_slot) {
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    if (!mine(i)) continue;
+    if (three_together()) {
+      if constexpr (kRounded) {
+        if (end_slot % layout::kGroupCodes == 0 || end_slot == layout::kPageTokens) continue;
+        flip_bits(level_row(i) + end_slot / layout::kGroupCodes * layout::group_bits(tables_.levels),
+                  pending_[i] ^ stored_[i]);
+      }
+      continue;
+    }
+    const int bit = end_slot * code_bits(i);
+    if ((bit & 31) != 0) row_words(i)[bit >> 5] = pending_[i];
+  }
+}
+
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::store_sink(const float (&x)[kPerThread], int sequence,
+                                                             std::int64_t row, int position) {
   const std::int64_t base = (static_cast<std::int64_t>(sequence) * a_.sinks + position) * width_ + first_channel_;
   const float to_stored = power_of_two(-tables_.exponent);
   std::uint16_t* sinks = side_ ? a_.sink_values : a_.sink_keys;
@@ -230,8 +310,8 @@ __device__ void PageAppend<kPerThread>::store_sink(const float (&x)[kPerThread],
   }
 }
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::run(int sequence, int page_of_call) {
   const int length = a_.lengths[sequence], first = a_.first[sequence], count = a_.first[sequence + 1] - first;
   const int page = length / layout::kPageTokens + page_of_call;
   const int begin = max(length, page * layout::kPageTokens),
@@ -252,7 +332,7 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
     inverse_[i] = inverse_of(__fsub_rn(__fmul_rn(0.5f, upper_[i]), __fmul_rn(0.5f, lower_[i])));
   }
   const int inner = (1 << shape_.bits) - 1;
-  for (int i = thread_; i < tables_.books * inner; i += threads) {
+  for (int i = thread_; i < tables_.books * inner && !chosen(); i += threads) {
     boundaries_[i / inner * kMaxBoundaries + i % inner] = tables_.boundaries[i];
   }
   page_ = a_.pages + page_number * a_.page.bytes;
@@ -263,8 +343,12 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
         *reinterpret_cast<std::uint16_t*>(page_ + offset + at) = 0;
       }
     };
-    for (std::int64_t at = thread_ * 16; at < shape_.code_bytes(); at += threads * 16) {
-      *reinterpret_cast<uint4*>(page_ + parts_.codes + at) = {};
+    if (kRounded) {
+      clear(parts_.codes, shape_.code_bytes());
+    } else {
+      for (std::int64_t at = thread_ * 16; at < shape_.code_bytes(); at += threads * 16) {
+        *reinterpret_cast<uint4*>(page_ + parts_.codes + at) = {};
+      }
     }
     clear(parts_.ranges, shape_.range_bytes());
     clear(parts_.outlier_counts, shape_.count_bytes());
@@ -281,14 +365,7 @@ __device__ void PageAppend<kPerThread>::run(int sequence, int page_of_call) {
     }
     for (int head = thread_; head < shape_.kv_heads; head += threads) old_count_[head] = 0;
   } else {
-    const int bit = first_slot * shape_.bits;
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      if (!mine(i) || (bit & 31) == 0) continue;
-      const auto* words =
-          reinterpret_cast<const std::uint32_t*>(page_ + parts_.codes + (first_channel_ + i) * (8 * shape_.bits));
-      pending_[i] = words[bit >> 5] & ((1u << (bit & 31)) - 1u);
-    }
+    resume_codes(first_slot);
     const auto* counts = reinterpret_cast<const std::uint16_t*>(page_ + parts_.outlier_counts);
     for (int head = thread_; head < shape_.kv_heads && shape_.has_outliers(); head += threads) {
       old_count_[head] = counts[head];

@@ -4,8 +4,9 @@
 namespace kvq::cuda {
 
 /// Leaves `cap` marks: the largest excess, ties to the lower channel. Rare, so every mark is compared with all others.
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::keep_largest_excess(const float (&x)[kPerThread], unsigned& marks, int cap) {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::keep_largest_excess(const float (&x)[kPerThread], unsigned& marks,
+                                                                      int cap) {
   unsigned keep = 0;
   int better[kPerThread] = {};
   float own[kPerThread];
@@ -40,8 +41,8 @@ __device__ void PageAppend<kPerThread>::keep_largest_excess(const float (&x)[kPe
   marks = keep;
 }
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::append_key(const float (&x)[kPerThread], std::int64_t row, int slot) {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::append_key(const float (&x)[kPerThread], std::int64_t row, int slot) {
   const bool varying = shape_.varying_outliers;
   unsigned marks = 0;
 #pragma unroll
@@ -61,6 +62,10 @@ __device__ void PageAppend<kPerThread>::append_key(const float (&x)[kPerThread],
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (!mine(i)) continue;
+    if (chosen()) {
+      append_code(i, slot, rounded_.codes[row * width_ + first_channel_ + i]);
+      continue;
+    }
     const float x_hat = __fmul_rn(__fsub_rn(x[i], zero_[i]), inverse_[i]);
     append_code(i, slot, marks >> i & 1u ? 0 : code_of(first_channel_ + i, x_hat));
   }

@@ -5,15 +5,22 @@ namespace kvq::cuda {
 
 /// Entries of a token's marked channels; there is room. `before`: marks of the threads before this one; `total`: of
 /// all.
-template <int kPerThread>
-__device__ __forceinline__ void PageAppend<kPerThread>::gather(const float (&x)[kPerThread], unsigned marks, int before,
-                                                               int total, std::int64_t row, int slot) {
+template <int kPerThread, bool kRounded>
+__device__ __forceinline__ void PageAppend<kPerThread, kRounded>::gather(const float (&x)[kPerThread], unsigned marks,
+                                                                         int before, int total, std::int64_t row,
+                                                                         int slot) {
   const float to_stored = power_of_two(-tables_.exponent);
   int entry = staged_ + before;
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (!(marks >> i & 1u)) continue;
-    stage_values_[entry] = exact(x[i], to_stored, row, first_channel_ + i);
+    if (chosen()) {
+      const std::uint16_t half = rounded_.exact[row * width_ + first_channel_ + i];
+      if ((half & 0x7fffu) >= 0x7c00u) report_overflow(row, first_channel_ + i);
+      stage_values_[entry] = half;
+    } else {
+      stage_values_[entry] = exact(x[i], to_stored, row, first_channel_ + i);
+    }
     stage_channels_[entry] = static_cast<std::uint16_t>(first_channel_ + i);
     stage_tokens_[entry] = static_cast<std::uint8_t>(slot);
     ++entry;
@@ -22,8 +29,8 @@ __device__ __forceinline__ void PageAppend<kPerThread>::gather(const float (&x)[
 }
 
 /// Numbers of gathered entries by head, where each head's begin among them and among the old ones, and their order.
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::sort_gathered() {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::sort_gathered() {
   const int heads = shape_.kv_heads;
   const auto each_of_head = [&](int head, const auto& visit) {
     int found = 0;
@@ -68,8 +75,8 @@ __device__ void PageAppend<kPerThread>::sort_gathered() {
 }
 
 /// Of overflow block `number` of the page, in the order of the chain. New ones are known, old ones are walked to.
-template <int kPerThread>
-__device__ std::uint8_t* PageAppend<kPerThread>::block_of(int number) const {
+template <int kPerThread, bool kRounded>
+__device__ std::uint8_t* PageAppend<kPerThread, kRounded>::block_of(int number) const {
   const layout::OverflowBlock block = layout::overflow_block(shape_);
   if (number >= old_blocks_) {
     return a_.key_overflow + a_.free_blocks[free_top_ - 1 - (number - old_blocks_)] * block.bytes;
@@ -82,8 +89,8 @@ __device__ std::uint8_t* PageAppend<kPerThread>::block_of(int number) const {
 }
 
 /// Overflow blocks for entries before … after - 1, linked to the chain. All threads call it.
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::reserve(int before, int after) {
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::reserve(int before, int after) {
   const std::int64_t capacity = shape_.outlier_capacity;
   const int had = static_cast<int>(layout::overflow_blocks(before, capacity));
   const int need = static_cast<int>(layout::overflow_blocks(after, capacity));
@@ -116,8 +123,8 @@ __device__ void PageAppend<kPerThread>::reserve(int before, int after) {
 
 /// Rewrites the lists from the first head's end on, from the back, as all that moves moves backwards: threads read what
 /// belongs to their places before any of these is written.
-template <int kPerThread>
-__device__ __forceinline__ void PageAppend<kPerThread>::put_into_lists() {
+template <int kPerThread, bool kRounded>
+__device__ __forceinline__ void PageAppend<kPerThread, kRounded>::put_into_lists() {
   constexpr int kGroup = layout::kOutlierBlockEntries, kPlaces = 4;  // places of a thread
   if (staged_ == 0) return;
   sort_gathered();

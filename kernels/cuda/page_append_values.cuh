@@ -6,9 +6,9 @@ namespace kvq::cuda {
 
 /// The slow way, for any number and any ties: marks the outliers_per_end largest (or smallest) values of the token that
 /// are not taken yet. Every warp finds its own, then every warp the best of all.
-template <int kPerThread>
+template <int kPerThread, bool kRounded>
 template <bool kLargest>
-__device__ void PageAppend<kPerThread>::take_one_by_one(const float (&x)[kPerThread], unsigned& taken) {
+__device__ void PageAppend<kPerThread, kRounded>::take_one_by_one(const float (&x)[kPerThread], unsigned& taken) {
   constexpr std::int32_t kNone = kLargest ? kLowest : kHighest;
   const int wanted = shape_.outliers_per_end;
   unsigned tried = taken;
@@ -40,8 +40,8 @@ __device__ void PageAppend<kPerThread>::take_one_by_one(const float (&x)[kPerThr
 /// Marks the outliers_per_end largest values of the token and as many of the smallest, ties to the lower channel. Every
 /// warp shows its `rounds` largest; of what the warps show last, the number-th largest is exceeded by enough values,
 /// and not by many more: these are ranked. False, and nothing marked, where that would not be so.
-template <int kPerThread>
-__device__ bool PageAppend<kPerThread>::take_extremes(const float (&x)[kPerThread], unsigned& taken) {
+template <int kPerThread, bool kRounded>
+__device__ bool PageAppend<kPerThread, kRounded>::take_extremes(const float (&x)[kPerThread], unsigned& taken) {
   const int wanted = shape_.outliers_per_end, rounds = (wanted + warps_ - 1) / warps_;
   if (rounds > 4) return false;
   const int number = (wanted + rounds - 1) / rounds;
@@ -105,9 +105,10 @@ __device__ bool PageAppend<kPerThread>::take_extremes(const float (&x)[kPerThrea
   return true;
 }
 
-template <int kPerThread>
-__device__ void PageAppend<kPerThread>::append_value(const float (&x)[kPerThread], std::int64_t row, int slot) {
-  const float to_stored = power_of_two(-tables_.exponent), from_stored = power_of_two(tables_.exponent);
+template <int kPerThread, bool kRounded>
+__device__ void PageAppend<kPerThread, kRounded>::append_value(const float (&x)[kPerThread], std::int64_t row,
+                                                               int slot) {
+  const float from_stored = power_of_two(tables_.exponent);
   unsigned taken = 0;
   const bool all = shape_.outliers_per_end > 0 && 2 * shape_.outliers_per_end >= width_;
   if (all) {
@@ -141,26 +142,26 @@ __device__ void PageAppend<kPerThread>::append_value(const float (&x)[kPerThread
   highest = __reduce_max_sync(~0u, lane_ < warps_ ? totals[kMaxAppendWarps + 1 + lane_] : kLowest);
   lowest = __reduce_min_sync(~0u, lane_ < warps_ ? totals[2 * (kMaxAppendWarps + 1) + lane_] : kHighest);
 
-  std::uint16_t zero_half = 0, scale_half = 0;
+  HalfRange range{0, 0};
   if (!all) {
-    const float maximum = number_of_key(highest), minimum = number_of_key(lowest);
-    zero_half = __half_as_ushort(
-        __float2half_rn(__fmul_rn(__fadd_rn(__fmul_rn(0.5f, minimum), __fmul_rn(0.5f, maximum)), to_stored)));
-    const float zero = __fmul_rn(half_bits_to_float(zero_half), from_stored);
-    const float scale = fmaxf(__fsub_rn(maximum, zero), __fsub_rn(zero, minimum));
-    scale_half = __half_as_ushort(__float2half_rn(__fmul_rn(scale, to_stored)));
-    if (thread_ == 0 && ((zero_half & 0x7fffu) >= 0x7c00u || (scale_half & 0x7fffu) >= 0x7c00u))
+    range = half_range(number_of_key(lowest), number_of_key(highest), tables_.exponent);
+    if (thread_ == 0 && ((range.zero & 0x7fffu) >= 0x7c00u || (range.scale & 0x7fffu) >= 0x7c00u))
       report_overflow(row, 0xffff);
   }
   if (thread_ == 0) {
-    reinterpret_cast<std::uint32_t*>(page_ + parts_.ranges)[slot] = zero_half | static_cast<std::uint32_t>(scale_half)
-                                                                                    << 16;
+    // Rows of levels may end anywhere.
+    auto* ranges = reinterpret_cast<std::uint16_t*>(page_ + parts_.ranges);
+    ranges[2 * slot] = range.zero, ranges[2 * slot + 1] = range.scale;
   }
-  const float zero = __fmul_rn(half_bits_to_float(zero_half), from_stored);
-  const float inverse = inverse_of(__fmul_rn(half_bits_to_float(scale_half), from_stored));
+  const float zero = __fmul_rn(half_bits_to_float(range.zero), from_stored);
+  const float inverse = inverse_of(__fmul_rn(half_bits_to_float(range.scale), from_stored));
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
     if (!mine(i)) continue;
+    if (chosen()) {
+      append_code(i, slot, rounded_.codes[row * width_ + first_channel_ + i]);
+      continue;
+    }
     append_code(i, slot, own >> i & 1u ? 0 : code_of(first_channel_ + i, __fmul_rn(__fsub_rn(x[i], zero), inverse)));
   }
   if (shape_.outliers_per_end > 0) gather(x, own, before, total, row, slot);

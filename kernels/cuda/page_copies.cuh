@@ -24,16 +24,20 @@ class PageCopies {
         warps_(params.plan.warps),
         page_(share.first_page + warp),
         page_bytes_(static_cast<std::uint32_t>(params.page.bytes)),
-        key_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.key.bits))),
-        value_bytes_(static_cast<std::uint32_t>(layout::code_page_bytes(kDim, params.page.value.bits))),
+        key_bytes_(static_cast<std::uint32_t>(params.page.key.code_bytes()) / params.page.key.kv_heads),
+        value_bytes_(static_cast<std::uint32_t>(params.page.value.code_bytes()) / params.page.value.kv_heads),
         key_offset_(static_cast<std::uint32_t>(params.page.key_parts.codes) + share.kv_head * key_bytes_),
-        value_offset_(static_cast<std::uint32_t>(params.page.value_parts.codes) + share.kv_head * value_bytes_) {
+        value_offset_(static_cast<std::uint32_t>(params.page.value_parts.codes) + share.kv_head * value_bytes_),
+        key_shift_(key_offset_ & 15u),
+        value_shift_(value_offset_ & 15u) {
+    key_bytes_ = (key_shift_ + key_bytes_ + 15u) & ~15u, key_offset_ -= key_shift_;
+    value_bytes_ = (value_shift_ + value_bytes_ + 15u) & ~15u, value_offset_ -= value_shift_;
     // Parts that lane_ copies; see copy_lists().
     const bool keys = lane < 4;
     const layout::SideParts& parts = keys ? params.page.key_parts : params.page.value_parts;
     const ListPlan& list = keys ? params.plan.key_list : params.plan.value_list;
     if (lane == 0) {
-      part_offset_ = static_cast<int>(params.page.value_parts.ranges), part_to_ = params.plan.value_ranges;
+      part_offset_ = static_cast<int>(params.page.value_parts.ranges) & ~15, part_to_ = params.plan.value_ranges;
     } else if (lane < 7) {
       const int part = (lane - 1) % 3;
       part_offset_ = static_cast<int>(part == 0   ? parts.outlier_values
@@ -109,7 +113,7 @@ class PageCopies {
     const int begin = (part_offset_ + (extent.begin * part_bits_ >> 3)) & ~15;
     const int end = part_offset_ + (((extent.begin + entries) * part_bits_ + 7) >> 3);
     std::uint32_t bytes = entries > 0 ? static_cast<std::uint32_t>((end - begin + 15) & ~15) : 0;
-    if (lane_ == 0) bytes = static_cast<std::uint32_t>(layout::range_page_bytes());
+    if (lane_ == 0) bytes = static_cast<std::uint32_t>((range_shift() + layout::range_page_bytes() + 15) & ~15);
     const std::uint8_t* from = page + (lane_ == 0 ? part_offset_ : begin);
     const int to = part_to_;
     copy_parts(from, to, bytes);
@@ -121,6 +125,11 @@ class PageCopies {
   /// Number of the page that these are of.
   __device__ std::uint32_t list_page() const { return list_page_; }
   __device__ char* memory() const { return memory_; }
+  /// Bytes before the codes of keys and of values, and before the ranges, where they were copied to; 0 but for own
+  /// rows.
+  __device__ int key_shift() const { return static_cast<int>(key_shift_); }
+  __device__ int value_shift() const { return static_cast<int>(value_shift_); }
+  __device__ int range_shift() const { return static_cast<int>(params_.page.value_parts.ranges & 15); }
   __device__ const std::uint8_t* page_address(std::uint32_t number) const {
     return params_.pages + static_cast<std::uint64_t>(number) * page_bytes_;
   }
@@ -178,7 +187,7 @@ class PageCopies {
   char* memory_;
   std::uint64_t* barriers_;
   int lane_, warps_, page_;
-  std::uint32_t page_bytes_, key_bytes_, value_bytes_, key_offset_, value_offset_;
+  std::uint32_t page_bytes_, key_bytes_, value_bytes_, key_offset_, value_offset_, key_shift_, value_shift_;
   std::uint32_t next_ = 0, after_next_ = 0;  ///< where page() and the warp's page after it are
   int counts_[2] = {}, more_before_[2] = {}, own_[2] = {};
   ListExtent key_list_, value_list_;

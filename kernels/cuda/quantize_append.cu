@@ -5,27 +5,32 @@ namespace kvq::cuda {
 
 namespace {
 
-template <int kPerThread>
+template <int kPerThread, bool kRounded>
 __global__ void __launch_bounds__(kPerThread < 8 ? 256 : kMaxAppendWarps * 32)
     append_kernel(const __grid_constant__ QuantizeAppend arguments) {
   extern __shared__ __align__(16) char shared[];
-  PageAppend<kPerThread>(arguments, static_cast<int>(blockIdx.z), shared)
+  PageAppend<kPerThread, kRounded>(arguments, static_cast<int>(blockIdx.z), shared)
       .run(static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x));
 }
 
-template <int kPerThread>
+template <int kPerThread, bool kRounded>
 Status launch_append(const QuantizeAppend& a, Stream stream) {
   const int threads = static_cast<int>(layout::div_up(layout::div_up(a.page.key.width(), kPerThread), 32) * 32);
   // A sequence may begin in the middle of a page.
   const auto pages = static_cast<unsigned>(layout::pages(a.most_tokens) + (a.most_tokens > 1 ? 1 : 0));
   const int bytes = std::max(AppendMemory(a.page.key, a.key_tables.books).bytes,
                              AppendMemory(a.page.value, a.value_tables.books).bytes);
-  if (bytes > 48 * 1024 && cudaFuncSetAttribute(append_kernel<kPerThread>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                bytes) != cudaSuccess) {
+  if (bytes > 48 * 1024 && cudaFuncSetAttribute(append_kernel<kPerThread, kRounded>,
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) {
     return Status::TooMuchSharedMemory;
   }
-  append_kernel<kPerThread><<<dim3(pages, a.batch, 2), threads, bytes, stream>>>(a);
+  append_kernel<kPerThread, kRounded><<<dim3(pages, a.batch, 2), threads, bytes, stream>>>(a);
   return cudaGetLastError() == cudaSuccess ? Status::Ok : Status::LaunchFailed;
+}
+
+template <int kPerThread>
+Status launch_either(const QuantizeAppend& a, bool own_rows, Stream stream) {
+  return own_rows ? launch_append<kPerThread, true>(a, stream) : launch_append<kPerThread, false>(a, stream);
 }
 
 }  // namespace
@@ -46,10 +51,12 @@ Status quantize_append(const QuantizeAppend& arguments, Stream stream) {
   if (key.head_dim > 256) return Status::UnsupportedHeadDim;  // channels of outliers of one byte
   // Few threads, as long as there are not many values for each: they meet often.
   const int width = key.width();
-  if (width <= 256) return launch_append<1>(arguments, stream);
-  if (width <= 512) return launch_append<2>(arguments, stream);
-  if (width <= 1024) return launch_append<4>(arguments, stream);
-  if (width <= 8192) return launch_append<8>(arguments, stream);
+  const bool own_rows = arguments.key_tables.rows != nullptr || arguments.value_tables.rows != nullptr ||
+                        arguments.rounded_key.codes != nullptr || arguments.rounded_value.codes != nullptr;
+  if (width <= 256) return launch_either<1>(arguments, own_rows, stream);
+  if (width <= 512) return launch_either<2>(arguments, own_rows, stream);
+  if (width <= 1024) return launch_either<4>(arguments, own_rows, stream);
+  if (width <= 8192) return launch_either<8>(arguments, own_rows, stream);
   return Status::UnsupportedHeads;
 }
 

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 
+#include <kvq/kernels/cuda/code_rows.h>
 #include <kvq/kernels/cuda/decode_attention.h>
+#include <kvq/kernels/cuda/round_blocks.h>
 
 namespace kvq::cuda {
 
@@ -20,6 +22,8 @@ struct EncodeTables {
   std::int32_t books = 1;             ///< 1 or kv_heads
   std::int32_t exponent = 0;          ///< stored fp16 numbers are x * 2^-exponent
   std::int32_t outlier_cap = 0;       ///< keys: most outliers of a token (kvq::outlier_cap()); 0: the width
+  const RowInfo* rows = nullptr;      ///< `[kv_heads, head_dim]`; null: all rows have page.bits
+  std::int32_t levels = 0;            ///< 3, 5, 10 or 20: three codes together
 };
 
 /// Device memory, set to all ones (0xff) by the caller before the first launch; survives many launches.
@@ -43,9 +47,10 @@ struct QuantizeAppend {
   const void* value = nullptr;   ///< same shape
   Number type = Number::Float;
   EncodeTables key_tables, value_tables;
+  RoundedTokens rounded_key, rounded_value;  ///< by round_blocks(), of the same tokens
   std::int32_t sinks = 0;
   std::uint16_t* sink_keys = nullptr;    ///< `[batch, sinks, kv_heads, head_dim]`
-  std::uint16_t* sink_values = nullptr;  ///< same shape
+  std::uint16_t* sink_values = nullptr;  ///< same shape; rotated, where values are
   std::uint8_t* key_overflow = nullptr;
   const std::uint32_t* free_blocks = nullptr;  ///< numbers of free overflow blocks
   std::int32_t* free_count = nullptr;          ///< how many; lowered here

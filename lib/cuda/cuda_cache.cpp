@@ -104,7 +104,8 @@ CudaCache::CudaCache(std::shared_ptr<const Quantizer> quantizer)
       overflow_(overflow_block_bytes(checked(quantizer_).shape)),
       rope_(static_cast<const RopeParams&>(quantizer_->rope)) {  // checked(): the same in all layers
   layers_.reserve(quantizer_->layers.size());
-  for (const LayerQuantizer& layer : quantizer_->layers) layers_.emplace_back(layer, quantizer_->recipe.sinks);
+  for (const LayerQuantizer& layer : quantizer_->layers)
+    layers_.emplace_back(layer, quantizer_->recipe.sinks, quantizer_->shape.heads);
   report_.reserve(1);
 }
 
@@ -140,11 +141,32 @@ void CudaCache::append(int index, const at::Tensor& key, const at::Tensor& value
   arguments.key_overflow = overflow_.data();
   arguments.free_blocks = overflow_.free_list(), arguments.free_count = overflow_.free_count();
   arguments.report = report_.data();
+  if (layer.rounds()) round(layer, arguments);
   check(cuda::quantize_append(arguments, nullptr), quantizer_->shape, "encoding");
   check_cuda(cudaDeviceSynchronize(), "encoding");
   refuse_what_did_not_fit(index, layer.length(), key, value);
   overflow_.refresh();
   layer.appended(tokens);
+}
+
+void CudaCache::round(const CudaLayer& layer, cuda::QuantizeAppend& append) {
+  cuda::RoundBlocks arguments;
+  layer.describe(arguments);
+  arguments.tokens = append.most_tokens;
+  arguments.key = append.key, arguments.value = append.value, arguments.type = append.type;
+  const std::int64_t numbers = arguments.tokens * layer.page().key.width();
+  if (arguments.key_tables.rounds) {
+    key_codes_.reserve(numbers), key_exact_.reserve(numbers);
+    arguments.rounded_key = {key_codes_.data(), key_exact_.data(), nullptr};
+  }
+  if (arguments.value_tables.rounds) {
+    value_codes_.reserve(numbers), ranges_.reserve(2 * arguments.tokens);
+    if (layer.rotates_values()) rotated_.reserve(numbers);
+    arguments.rounded_value = {value_codes_.data(), nullptr, layer.rotates_values() ? rotated_.data() : nullptr};
+    arguments.value_ranges = ranges_.data();
+  }
+  check(cuda::round_blocks(arguments, nullptr), quantizer_->shape, "rounding");
+  append.rounded_key = arguments.rounded_key, append.rounded_value = arguments.rounded_value;
 }
 
 void CudaCache::refuse_what_did_not_fit(int index, std::int64_t first_token, const at::Tensor& key,
@@ -203,6 +225,8 @@ void CudaCache::answer(int index, std::int64_t first_position, const at::Tensor&
     workspace_.reserve(static_cast<std::int64_t>(needed));
     arguments.workspace = workspace_.data(), arguments.workspace_bytes = needed;
     check(cuda::decode_attention(arguments, nullptr), shape, "attention");
+    if (layer(index).rotates_values())
+      check(layer(index).rotate_back(answers + begin * row, rows), shape, "rotating back");
   }
   check_cuda(cudaDeviceSynchronize(), "attention");
   if (!result.is_cuda()) result_.download({result.mutable_data_ptr<float>(), static_cast<std::size_t>(result.numel())});

@@ -35,6 +35,8 @@ class CudaCache final : public KvCache {
 
  private:
   void append(int layer, const at::Tensor& key, const at::Tensor& value);
+  /// Codes of recipes that round head vectors, for the append that follows.
+  void round(const CudaLayer& layer, cuda::QuantizeAppend& append);
   /// `query`, `result`: `[tokens, heads, head_dim]` fp32; query t sees first_position + t + 1 tokens.
   void answer(int layer, std::int64_t first_position, const at::Tensor& query, const at::Tensor& result);
   void reserve_rope(std::int64_t tokens);
@@ -47,6 +49,9 @@ class CudaCache final : public KvCache {
   cuda::RopeTables angles_;
   DeviceArray<std::uint8_t> angle_memory_, workspace_;
   DeviceArray<float> key_, value_, query_, result_;
+  DeviceArray<float> rotated_, ranges_;
+  DeviceArray<std::uint8_t> key_codes_, value_codes_;
+  DeviceArray<std::uint16_t> key_exact_;
   DeviceArray<std::int32_t> lengths_, rows_;
   DeviceArray<std::uint32_t> arrivals_;
   DeviceArray<cuda::AppendReport> report_;

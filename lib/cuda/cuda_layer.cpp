@@ -5,12 +5,19 @@
 
 #include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
+#include <kvq/quant/head_rotation.h>
 #include <kvq/quant/side_shape.h>
 
 namespace kvq {
 
-CudaLayer::SideMemory::SideMemory(const SideQuantizer& side, int sink_tokens)
-    : books(static_cast<std::int32_t>(side.codebooks.size())), exponent(side.exponent) {
+CudaLayer::SideMemory::SideMemory(const SideQuantizer& side, const layout::SideShape& shape, int sink_tokens,
+                                  bool own_rows)
+    : books(side.recipe.widths == Widths::Pair ? 1 : static_cast<std::int32_t>(side.codebooks.size())),
+      exponent(side.exponent),
+      levels(side.recipe.levels),
+      alone(has_own_rows(side.recipe)) {
+  if (own_rows) rows.upload(row_infos(side, shape));
+  if (rounds_blocks(side.recipe)) rounding.emplace(side);
   if (!side.lower.empty()) {
     std::vector<float> zeros(side.lower.size()), scales(side.lower.size());
     for (std::size_t channel = 0; channel < zeros.size(); ++channel) {
@@ -19,27 +26,55 @@ CudaLayer::SideMemory::SideMemory(const SideQuantizer& side, int sink_tokens)
     }
     zero.upload(zeros), scale.upload(scales), lower.upload(side.lower), upper.upload(side.upper);
   }
-  std::vector<float> levels, midpoints;
+  std::vector<float> decoded_levels, midpoints;
   for (const Codebook& book : side.codebooks) {
-    levels.insert(levels.end(), book.decoded.begin(), book.decoded.end());
+    decoded_levels.insert(decoded_levels.end(), book.decoded.begin(), book.decoded.end());
     const std::vector<float> between = book.boundaries();
     midpoints.insert(midpoints.end(), between.begin(), between.end());
   }
-  decoded.upload(levels), boundaries.upload(midpoints);
+  decoded.upload(own_rows ? padded_codebooks(side) : decoded_levels), boundaries.upload(midpoints);
   sinks.reserve(std::max<std::int64_t>(1, std::int64_t{sink_tokens} * side.width()));
   cap = side.recipe.cap > 0.0 ? outlier_cap(side.recipe.cap, side.width()) : 0;
 }
 
 cuda::SideTables CudaLayer::SideMemory::decode_tables() const {
-  return {zero.data(), scale.data(), decoded.data(), books, exponent};
+  return {zero.data(), scale.data(), decoded.data(), books, exponent, rows.data(), levels};
 }
 
 cuda::EncodeTables CudaLayer::SideMemory::encode_tables() const {
-  return {lower.data(), upper.data(), boundaries.data(), books, exponent, cap};
+  return {
+      lower.data(), upper.data(), boundaries.data(), books, exponent, cap, alone && levels == 0 ? rows.data() : nullptr,
+      levels};
 }
 
-CudaLayer::CudaLayer(const LayerQuantizer& quantizer, int sinks)
-    : page_(page_layout(quantizer)), sinks_(sinks), key_(quantizer.key, sinks), value_(quantizer.value, sinks) {}
+CudaLayer::CudaLayer(const LayerQuantizer& quantizer, int sinks, int heads)
+    : page_(page_layout(quantizer)),
+      sinks_(sinks),
+      heads_(heads),
+      head_dim_(quantizer.value.head_dim),
+      key_(quantizer.key, page_.key, sinks, has_own_rows(quantizer.key.recipe) || has_own_rows(quantizer.value.recipe)),
+      value_(quantizer.value, page_.value, sinks,
+             has_own_rows(quantizer.key.recipe) || has_own_rows(quantizer.value.recipe)) {
+  if (quantizer.value.recipe.rotation == Rotation::None) return;
+  const HeadRotation rotation(quantizer.value.rotation_scale, quantizer.value.kv_heads, head_dim_);
+  std::vector<float> factors;
+  for (int head = 0; head < heads; ++head) {
+    const auto from = rotation.inverse_factors().begin() + head / (heads / quantizer.value.kv_heads) * head_dim_;
+    factors.insert(factors.end(), from, from + head_dim_);
+  }
+  back_.upload(factors);
+  rotation_block_ = rotation.block();
+}
+
+void CudaLayer::describe(cuda::RoundBlocks& round) const {
+  round.kv_heads = page_.key.kv_heads, round.head_dim = head_dim_;
+  if (key_.rounding) round.key_tables = key_.rounding->tables();
+  if (value_.rounding) round.value_tables = value_.rounding->tables();
+}
+
+cuda::Status CudaLayer::rotate_back(float* x, std::int64_t rows) const {
+  return cuda::rotate_back(x, rows, heads_, head_dim_, rotation_block_, back_.data(), nullptr);
+}
 
 void CudaLayer::reserve(std::int64_t tokens) {
   const std::int64_t needed = layout::pages(length_ + tokens), there = block_table_.room();

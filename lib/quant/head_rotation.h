@@ -25,6 +25,11 @@ class HeadRotation {
   /// x R^-1: the same mixing, then the inverse scale.
   void inverse(std::span<float> x) const;
 
+  /// What both multiply by, `[kv_heads * head_dim]`, and the channels that are mixed together.
+  const std::vector<float>& forward_factors() const { return forward_; }
+  const std::vector<float>& inverse_factors() const { return inverse_; }
+  int block() const { return block_; }
+
  private:
   const OrthogonalLoops* loops_;
   int width_, block_;

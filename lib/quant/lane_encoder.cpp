@@ -37,56 +37,56 @@ LaneEncoder::LaneEncoder(const SideQuantizer& quantizer, SimdLevel level)
       from_stored_(power_of_two(quantizer.exponent)) {
   const SideRecipe& recipe = quantizer.recipe;
   const auto width = static_cast<std::size_t>(quantizer.width()), dim = static_cast<std::size_t>(head_dim_);
-  for (const Codebook& book : quantizer.codebooks) books_.push_back({book.boundaries(), book.decoded});
+  for (const Codebook& book : quantizer.codebooks) tables_.books.push_back({book.boundaries(), book.decoded});
 
-  book_of_channel_.assign(width, 0);
+  tables_.book_of_channel.assign(width, 0);
   if (recipe.widths == Widths::Pair) {
     const std::vector<int> choices = width_choices(recipe);
     check_size("widths", quantizer.widths.size(), width);
-    check_size("list of codebooks", books_.size(), choices.size());
+    check_size("list of codebooks", tables_.books.size(), choices.size());
     for (std::size_t choice = 0; choice < choices.size(); ++choice)
-      check_size("codebook", books_[choice].decoded.size(), std::size_t{1} << choices[choice]);
+      check_size("codebook", tables_.books[choice].decoded.size(), std::size_t{1} << choices[choice]);
     for (std::size_t channel = 0; channel < width; ++channel) {
       const auto found = std::find(choices.begin(), choices.end(), quantizer.widths[channel]);
       if (found == choices.end())
         fail(ErrorKind::Mismatch, fmt::format("quantizer has a channel of {} bits; its recipe gives {} to {}",
                                               quantizer.widths[channel], choices.front(), choices.back()));
-      book_of_channel_[channel] = static_cast<std::uint8_t>(found - choices.begin());
+      tables_.book_of_channel[channel] = static_cast<std::uint8_t>(found - choices.begin());
     }
   } else {
-    for (std::size_t channel = 0; channel < width && books_.size() > 1; ++channel)
-      book_of_channel_[channel] = static_cast<std::uint8_t>(channel / dim);
+    for (std::size_t channel = 0; channel < width && tables_.books.size() > 1; ++channel)
+      tables_.book_of_channel[channel] = static_cast<std::uint8_t>(channel / dim);
   }
 
   if (!recipe.rounding.uses_blocks()) {
     for (std::size_t channel = 0; channel < width; ++channel)
-      order_.push_back(static_cast<std::int32_t>(channel % dim));
+      tables_.order.push_back(static_cast<std::int32_t>(channel % dim));
     return;
   }
-  order_ = quantizer.feedback.order;
-  check_size("coding order", order_.size(), width);
+  tables_.order = quantizer.feedback.order;
+  check_size("coding order", tables_.order.size(), width);
   for (std::size_t head = 0; head < width; head += dim) {
     std::vector<std::uint8_t> seen(dim, 0);
     for (std::size_t position = head; position < head + dim; ++position) {
-      const std::int32_t channel = order_[position];
+      const std::int32_t channel = tables_.order[position];
       if (channel < 0 || channel >= head_dim_ || seen[static_cast<std::size_t>(channel)]++ != 0)
         fail(ErrorKind::Mismatch, "quantizer has a coding order that does not name every channel of a head once");
     }
   }
   if (feedback_) {
-    updates_ = quantizer.feedback.updates;
-    check_size("feedback matrix", updates_.size(), width * dim);
+    tables_.updates = quantizer.feedback.updates;
+    check_size("feedback matrix", tables_.updates.size(), width * dim);
   }
   if (icm_ == 0) return;
   check_size("Fisher matrix", quantizer.feedback.hessian.size(), width * dim);
   for (std::size_t head = 0; head < width; head += dim) {
     for (std::size_t row = 0; row < dim; ++row) {
       const float* source =
-          quantizer.feedback.hessian.data() + (head + static_cast<std::size_t>(order_[head + row])) * dim;
+          quantizer.feedback.hessian.data() + (head + static_cast<std::size_t>(tables_.order[head + row])) * dim;
       for (std::size_t column = 0; column < dim; ++column)
-        hessian_.push_back(source[static_cast<std::size_t>(order_[head + column])]);
-      inverse_diagonal_.push_back(1.0f / hessian_[(head + row) * dim + row]);
-      if (!std::isfinite(inverse_diagonal_.back()))
+        tables_.hessian.push_back(source[static_cast<std::size_t>(tables_.order[head + column])]);
+      tables_.inverse_diagonal.push_back(1.0f / tables_.hessian[(head + row) * dim + row]);
+      if (!std::isfinite(tables_.inverse_diagonal.back()))
         fail(ErrorKind::Mismatch, "quantizer has a Fisher matrix whose diagonal is not positive");
     }
   }
@@ -119,7 +119,7 @@ class LaneEncoder::Head {
         lanes_(lanes),
         dim_(encoder.head_dim_),
         first_channel_(head * dim_),
-        order_(encoder.order_.data() + first_channel_) {}
+        order_(encoder.tables_.order.data() + first_channel_) {}
 
   void load() {
     const auto width = static_cast<std::ptrdiff_t>(encoder_.kv_heads_) * dim_;
@@ -138,7 +138,7 @@ class LaneEncoder::Head {
   }
 
   void feed_back() {
-    const float* updates = encoder_.updates_.data() + static_cast<std::ptrdiff_t>(first_channel_) * dim_;
+    const float* updates = encoder_.tables_.updates.data() + static_cast<std::ptrdiff_t>(first_channel_) * dim_;
     float* values = scratch_.compensated.data();
     alignas(64) float errors[kLaneBlock * kLanes];
     for (int begin = 0; begin < dim_; begin += kLaneBlock) {
@@ -158,8 +158,8 @@ class LaneEncoder::Head {
   }
 
   void descend() {
-    const float* hessian = encoder_.hessian_.data() + static_cast<std::ptrdiff_t>(first_channel_) * dim_;
-    const float* inverse_diagonal = encoder_.inverse_diagonal_.data() + first_channel_;
+    const float* hessian = encoder_.tables_.hessian.data() + static_cast<std::ptrdiff_t>(first_channel_) * dim_;
+    const float* inverse_diagonal = encoder_.tables_.inverse_diagonal.data() + first_channel_;
     float *residual = scratch_.residual.data(), *restored = scratch_.restored.data();
     std::fill_n(residual, dim_ * kLanes, 0.0f);
     load();  // the compensated values have served; what is needed again are those to come near to
@@ -199,7 +199,7 @@ class LaneEncoder::Head {
   const float* round(int position, const float* x) {
     const int channel = first_channel_ + order_[position];
     if (!encoder_.per_token_) lanes_.set_channel(batch_, channel);
-    const Book& book = encoder_.books_[static_cast<std::size_t>(encoder_.book_of(channel))];
+    const Book& book = encoder_.tables_.books[static_cast<std::size_t>(encoder_.book_of(channel))];
     float* restored = scratch_.restored.data() + position * kLanes;
     encoder_.loops_.round(x, lanes_.zero, lanes_.inverse, lanes_.scale, book.boundaries.data(),
                           static_cast<int>(book.boundaries.size()), book.decoded.data(),
@@ -278,7 +278,7 @@ void LaneEncoder::encode(const Batch& batch, std::int64_t first_token, Scratch& 
 void LaneEncoder::decode(const std::uint8_t* codes, const float* zero, const float* scale, float* x) const {
   const int width = kv_heads_ * head_dim_;
   for (int channel = 0; channel < width; ++channel) {
-    const float* decoded = books_[static_cast<std::size_t>(book_of(channel))].decoded.data();
+    const float* decoded = tables_.books[static_cast<std::size_t>(book_of(channel))].decoded.data();
     const int range = per_token_ ? 0 : channel;
     x[channel] = zero[range] + scale[range] * decoded[codes[channel]];
   }

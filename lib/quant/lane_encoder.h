@@ -1,6 +1,7 @@
 #pragma once
 // Codes for the recipes that plain rounding channel by channel cannot serve: feedback and coordinate descent, widths
-// per RoPE pair, 3, 5, 10 or 20 levels. Part of the contract of encoder.h; internal to lib/quant.
+// per RoPE pair, 3, 5, 10 or 20 levels. Part of the contract of encoder.h; internal to lib/quant, but for the tables,
+// which the GPU works with, too.
 //
 // Per head vector, channels in coding order j = 0, 1, …; y is a copy of x; every operation fp32, rounded, no FMA:
 //
@@ -29,6 +30,19 @@ class LaneEncoder {
   /// Throws Mismatch when codebooks, widths, order or matrices do not have the sizes that the recipe needs.
   LaneEncoder(const SideQuantizer& quantizer, SimdLevel level);
 
+  struct Book {
+    std::vector<float> boundaries, decoded;
+  };
+  /// What codes depend on beside ranges and outliers; matrices by coding position.
+  struct Tables {
+    std::vector<Book> books;
+    std::vector<std::uint8_t> book_of_channel;     ///< `[kv_heads * head_dim]`
+    std::vector<std::int32_t> order;               ///< `[kv_heads, head_dim]`
+    std::vector<float> updates;                    ///< `[kv_heads, head_dim, head_dim]`, with feedback
+    std::vector<float> hessian, inverse_diagonal;  ///< the same and `[kv_heads, head_dim]`, with icm
+  };
+  const Tables& tables() const { return tables_; }
+
   struct Batch {
     int tokens = 0;               ///< 1 … kLanes
     const float* x = nullptr;     ///< `[tokens, width]`
@@ -52,22 +66,15 @@ class LaneEncoder {
   void decode(const std::uint8_t* codes, const float* zero, const float* scale, float* x) const;
 
  private:
-  struct Book {
-    std::vector<float> boundaries, decoded;
-  };
   struct Lanes;  // what of zero, scale, inverse the lanes of one channel need
   class Head;    // works on the lanes of one kv head
-  int book_of(int channel) const { return book_of_channel_[static_cast<std::size_t>(channel)]; }
+  int book_of(int channel) const { return tables_.book_of_channel[static_cast<std::size_t>(channel)]; }
 
   const LaneLoops& loops_;
   bool per_token_, feedback_;
   int icm_, kv_heads_, head_dim_;
   float to_stored_, from_stored_;
-  std::vector<Book> books_;
-  std::vector<std::uint8_t> book_of_channel_;      ///< `[kv_heads * head_dim]`
-  std::vector<std::int32_t> order_;                ///< `[kv_heads, head_dim]`
-  std::vector<float> updates_;                     ///< `[kv_heads, head_dim, head_dim]` by coding position
-  std::vector<float> hessian_, inverse_diagonal_;  ///< by coding position
+  Tables tables_;
 };
 
 }  // namespace kvq

@@ -284,10 +284,12 @@ std::string cuda_refusal(const Recipe& recipe) {
     reason = "the kernels quantize tokens at once: no recent tokens, no groups of tokens";
   } else if (!is_streaming(key) || !is_streaming(value)) {
     reason = "the kernels know no zero=integer and no rule= other than the usual one";
-  } else if (!has_plain_codes(key) || !has_plain_codes(value)) {
-    reason = "the kernels know no widths=pair, no 3, 5, 10 or 20 levels and no rotate= yet";
-  } else if (key.rounding.uses_blocks() || value.rounding.uses_blocks()) {
-    reason = "the GPU's encoder knows no feedback and no icm yet";
+  } else if (value.outliers > 0.0 && (!has_plain_codes(value) || value.rounding.uses_blocks())) {
+    reason = "the GPU's encoder knows feedback, icm, levels= and rotate= of values without outliers only";
+  } else if (key.cap > 0.0 && (!has_plain_codes(key) || key.rounding.uses_blocks())) {
+    reason = "the GPU's encoder knows no cap= beside feedback, icm and widths=";
+  } else if (key.widths == Widths::Pair && width_choices(key).back() > 7) {
+    reason = "the kernels know widths=pair up to 5 bits";
   }
   if (reason == nullptr) return "";
   return fmt::format("--cache cuda: recipe '{}': {}; --cache packed and --cache simulated do", short_form(recipe),

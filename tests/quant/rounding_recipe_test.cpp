@@ -170,16 +170,23 @@ TEST_CASE("Codes in groups of three take the bits that three of them need") {
   CHECK(side_shape(side).code_bytes() == 3 * layout::code_page_bytes(64, 3));
 }
 
-TEST_CASE("Packed caches hold these recipes on the CPU; the GPU's refuses them and says why") {
+TEST_CASE("Packed caches hold these recipes on the CPU; the GPU refuses some and says why") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       // and words of the GPU's refusal
       {"nuq3-1%", ""},
       {"K=nuq2/V=nf4", ""},
-      {"kvq2", "no widths=pair"},
-      {"kvq1.5:icm=0,feedback=off", "no widths=pair"},
-      {"nuq2:levels=5", "no widths=pair, no 3, 5, 10 or 20 levels"},
-      {"nuq2:rotate=hadamard", "no rotate="},
-      {"nuq2-1%:feedback", "no feedback and no icm"},
+      {"kvq3:recent=8", "no recent tokens"},
+      {"kvq1.5:icm=0,feedback=off", ""},
+      {"nuq2:levels=5", ""},
+      {"nuq2:rotate=hadamard", ""},
+      {"nuq2:feedback", ""},
+      {"kvq2", ""},
+      {"kvq1.5", ""},
+      {"nuq2-1%:levels=5", "of values without outliers only"},
+      {"nuq2-1%:rotate=hadamard", "of values without outliers only"},
+      {"nuq2-1%:feedback", "of values without outliers only"},
+      {"K=nuq2-1%:cap=2%,feedback/V=nuq2", "no cap="},
+      {"K=nuq6:widths=pair/V=nuq2", "up to 5 bits"},
       {"int4:key=token", "keys with a range per channel"},
       {"nuq3-1%:recent=8", "no recent tokens"},
       {"kivi2", "with a range per channel"},
