@@ -110,12 +110,12 @@ class Side:
 
     def ranges(self, x, first):
         """Zero and scale (they broadcast to `x`) and which values stay exact, of tokens at positions from `first` on."""
-        tokens, width = x.shape
+        (tokens, width), lower, upper = x.shape, self.lower.to(x.device), self.upper.to(x.device)
         together = {"channel": 1, "channel-group": 1, "token-group": self.group, "token": width}[self.axis]  # channels of a range
-        lower, upper = self.lower.to(x.device), self.upper.to(x.device)
-        if self.range == "window":  # the oracle: percentiles of the window itself
+        if self.range == "window":  # the oracle: percentiles of what of the window is quantized
             tails = torch.tensor([self.outliers / 2, 1 - self.outliers / 2], dtype=torch.float64, device=x.device)
-            ends = [torch.quantile(part.double().flatten(), tails).float().expand(part.shape[1], 2) for part in x.split(together, dim=1)]
+            coded = x[: max(int(self.settled(torch.tensor(first + tokens))) - first, 1)] if self.waits else x
+            ends = [torch.quantile(part.double().flatten(), tails).float().expand(part.shape[1], 2) for part in coded.split(together, dim=1)]
             lower, upper = torch.cat(ends).unbind(dim=1)
         zero, scale = 0.5 * lower + 0.5 * upper, 0.5 * upper - 0.5 * lower
         rows = torch.arange(first, first + tokens, device=x.device) // (self.group if self.axis == "channel-group" else 1)

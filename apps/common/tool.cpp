@@ -137,8 +137,19 @@ std::string with_short_values(const CLI::App& app, std::string problem) {
   return problem;
 }
 
+/// CLI11 takes letters that are options off a word of one dash: "-q.h5" becomes "-q" and "-.h5".
+std::string as_typed(const std::string& left, int argc, char** argv) {
+  const std::string_view end = std::string_view(left).substr(1);
+  for (int index = 1; index < argc; ++index) {
+    const std::string_view word = argv[index];
+    if (word == left) return left;
+    if (word.size() > left.size() && word[0] == '-' && word[1] != '-' && word.ends_with(end)) return std::string(word);
+  }
+  return left;
+}
+
 /// CLI11 says of a command that does not exist only that one is required.
-std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
+std::string parse_problem(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const std::vector<const CLI::App*> commands = app.get_subcommands([](const CLI::App*) { return true; });
   const std::vector<std::string> unknown = app.remaining(true);
   // A misspelt option matters more than the one that is missing because of it.
@@ -147,7 +158,9 @@ std::string parse_problem(const CLI::App& app, const CLI::ParseError& error) {
     const std::string command = app.get_subcommands().empty()
                                     ? app.get_name()
                                     : app.get_name() + " " + app.get_subcommands().front()->get_name();
-    return fmt::format("'{}' is not an option of {}", shortened(word.substr(0, word.find('='))), command);
+    const std::string typed = as_typed(word.substr(0, word.find('=')), argc, argv);
+    return fmt::format("'{}' is not an option of {}{}", shortened(typed), command,
+                       typed.find('.') == std::string::npos ? "" : fmt::format("; a file: ./{}", shortened(typed)));
   }
   if (commands.empty() || !app.get_subcommands().empty() || unknown.empty()) {
     return dynamic_cast<const CLI::ExtrasError*>(&error) && !unknown.empty()
@@ -219,7 +232,7 @@ int Tool::run(int argc, char** argv, const std::function<void(RunContext&)>& wor
     return code;
   } catch (const CLI::ParseError& error) {
     std::cerr << fmt::format("{}: {}\nTry '{} --help'.\n", self.name,
-                             printable_message(self.config->with_place(parse_problem(self.app, error))),
+                             printable_message(self.config->with_place(parse_problem(self.app, error, argc, argv))),
                              asked_command(self.app, argc, argv));
     return 2;
   }

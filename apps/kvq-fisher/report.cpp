@@ -82,6 +82,8 @@ std::string result_as_text(const FisherArguments& arguments, const CollectResult
       fmt::format("{}: {} of {}, {}\n", arguments.output.string(), plural(result.loss.size(), "sequence"),
                   plural(arguments.seqlen, "token"), human_bytes(static_cast<double>(result.file_bytes)));
   text += fmt::format("mean loss {:.4f} nats (perplexity {:.2f})\n", loss, std::exp(loss));
+  const std::string resumed =
+      result.resumed > 0 ? fmt::format("{} from an earlier run", plural(result.resumed, "sequence")) : "";
   if (seconds > 0) {
     const auto share = [&](double part) { return 100 * part / seconds; };
     text +=
@@ -89,8 +91,7 @@ std::string result_as_text(const FisherArguments& arguments, const CollectResult
                     human_seconds(seconds), computed_tokens(arguments, result) / seconds, share(result.compute_seconds),
                     share(result.statistics_seconds), share(result.journal_seconds), share(result.assemble_seconds));
   }
-  if (result.resumed > 0) text += fmt::format("; {} from an earlier run", plural(result.resumed, "sequence"));
-  return text;
+  return text + (seconds > 0 && !resumed.empty() ? "; " : "") + resumed;
 }
 
 }  // namespace kvq::apps

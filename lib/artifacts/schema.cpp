@@ -99,6 +99,7 @@ Provenance read_provenance(const h5::Group& root, const std::string& schema) {
     fail(ErrorKind::Format,
          fmt::format("{}: is incomplete (no attribute 'complete' = 1): its writing was cut short", root.file()));
   }
+  root.text("producer");  // for people; a file without it is not whole
   Provenance provenance;
   provenance.model_sha256 = read_sha256(root, "model_sha256");
   provenance.tokenizer_sha256 = read_sha256(root, "tokenizer_sha256");

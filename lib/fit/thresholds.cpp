@@ -18,6 +18,14 @@ namespace {
 
 constexpr int kMostSinks = 16;
 
+/// A set of thresholds is asked for once.
+template <typename Number>
+void refuse_repeats(std::vector<Number> numbers, const char* flag) {
+  std::sort(numbers.begin(), numbers.end());
+  const auto twice = std::adjacent_find(numbers.begin(), numbers.end());
+  if (twice != numbers.end()) fail(ErrorKind::Usage, fmt::format("{} holds {} twice", flag, *twice));
+}
+
 void check(const ThresholdOptions& options, std::int64_t seqlen) {
   if (options.fractions.empty()) fail(ErrorKind::Usage, "no outlier fractions given; e.g. 0.01");
   for (double fraction : options.fractions) {
@@ -25,6 +33,8 @@ void check(const ThresholdOptions& options, std::int64_t seqlen) {
       fail(ErrorKind::Usage, fmt::format("outlier fraction {}: at least 0 and below 0.5 is possible", fraction));
     }
   }
+  refuse_repeats(options.fractions, "--outliers");
+  refuse_repeats(options.sinks, "--sinks");
   if (options.sinks.empty()) fail(ErrorKind::Usage, "no sink count given; e.g. 1");
   for (int sinks : options.sinks) {
     if (sinks < 0 || sinks > kMostSinks)
@@ -94,8 +104,6 @@ ThresholdsFile extract_thresholds(const CalibrationReader& calibration, const Th
   std::vector<int> sinks = options.sinks;
   std::sort(fractions.begin(), fractions.end(), std::greater<>());
   std::sort(sinks.begin(), sinks.end());
-  fractions.erase(std::unique(fractions.begin(), fractions.end()), fractions.end());
-  sinks.erase(std::unique(sinks.begin(), sinks.end()), sinks.end());
 
   ThresholdsFile file;
   file.provenance.model_sha256 = header.provenance.model_sha256;

@@ -50,4 +50,4 @@ write_basic_package_version_file("${CMAKE_BINARY_DIR}/kvqConfigVersion.cmake" CO
 install(FILES "${CMAKE_BINARY_DIR}/kvqConfig.cmake" "${CMAKE_BINARY_DIR}/kvqConfigVersion.cmake"
               "${CMAKE_SOURCE_DIR}/scripts/cmake/KvqTorch.cmake"
         DESTINATION "${package_folder}")
-install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/kvq")
+install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" "${CMAKE_SOURCE_DIR}/lib/artifacts/FORMAT.md" DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/kvq")

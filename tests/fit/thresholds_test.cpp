@@ -28,7 +28,7 @@ TEST_CASE("thresholds and outlier rates are numpy's") {
   const std::filesystem::path path = folder.path() / "calib.h5";
   write_small_calibration(path);
   const CalibrationReader calibration(path);
-  const ThresholdsFile file = extract_thresholds(calibration, {{0.03, 0.1, 0.0, 0.1}, {1, 0}, 0.0}, quiet_context());
+  const ThresholdsFile file = extract_thresholds(calibration, {{0.03, 0.1, 0.0}, {1, 0}, 0.0}, quiet_context());
   REQUIRE(file.sets.size() == 6);
   const nlohmann::json wanted_sets = expected()["thresholds"];
   for (const nlohmann::json& entry : wanted_sets) {

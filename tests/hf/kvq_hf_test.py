@@ -26,6 +26,7 @@ TOLERANCE = 1e-3  # nats, of most windows
 RECIPES = """
 nuq3-1%  nuq2-1%:qnorm,sink=4,share=head  nuq4:weights=none  int4:key=token  nf3-5%:rope=post  int3-2%:cap=3%  K=nuq4-1%/V=int2:sink=0
 int8  int1  nf4:key=token,value=channel  nuq3-1%:share=4  int3:range=window
+int3:range=window,recent=30  K=int2:range=window,flush=12/V=nf3:range=window
 kvq2  kvq3:rotate=none  nuq2-1%:feedback,icm=2  kvq1.5:sink=4  K=nuq2-1%:feedback,order=ascending,rope=post/V=kvq4:icm=1
 kvq2:metric=query
 nuq3-1%:rule=topk  K=nuq3-5%:key=token,rule=threshold,cap=3%/V=nuq3-5%:rule=threshold  K=int3-1%:range=window,rule=topk/V=int3-5%

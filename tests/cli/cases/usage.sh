@@ -32,6 +32,9 @@ refused no-such-command kvq-eval no-such-command
 refused "'--modle' is not an option of kvq-fisher" kvq-fisher --modle "$model" --text "$calibration_text" -o out.h5
 refused "'--recepe' is not an option of kvq-fit" kvq-fit --calib "$calib" --recepe nf4
 refused "'--quantiser' is not an option of kvq-eval perplexity" "${perplexity[@]}" --quantiser q.h5
+refused "'-q.h5' is not an option of kvq-eval inspect; a file: ./-q.h5" kvq-eval inspect -q.h5
+refused "--outliers holds 0.01 twice" kvq-threshold --calib "$calib" --outliers 0.01,0.02,0.01 -o t.h5
+refused "--sinks holds 1 twice" kvq-threshold --calib "$calib" --outliers 0.01 --sinks 1,1 -o t.h5
 
 # The pointer to --help is to that of the command, where one was named.
 points() { refused "" "${@:2}"; grep -qxF "Try '$1 --help'." "$err" || problem "no pointer to $1: $(cat "$err")"; }
