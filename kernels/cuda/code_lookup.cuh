@@ -266,7 +266,10 @@ struct CodeLookup<kOwnRows> : CodeLookup<8> {
   static __device__ uint2 key_row(const char* codes, int shift, RowInfo row, int g) {
     const int bits = row.bits(), bit = 8 * (shift + row.offset() + g * bits);
     const std::uint32_t base = static_cast<std::uint32_t>(row.first_level()) * 0x01010101u;
-    return {four(window(codes, bit), bits) + base, four(window(codes, bit + 4 * bits), bits) + base};
+    const auto* words = reinterpret_cast<const std::uint32_t*>(codes) + (bit >> 5);
+    const std::uint32_t low = __funnelshift_r(words[0], words[1], bit & 31);
+    const std::uint32_t high = __funnelshift_r(words[1], words[2], bit & 31);
+    return {four(low, bits) + base, four(__funnelshift_rc(low, high, 4 * bits), bits) + base};
   }
   static __device__ Pair load_pair(const char* codes, int shift, RowInfo row0, RowInfo row1, int g) {
     return {key_row(codes, shift, row0, g), key_row(codes, shift, row1, g)};
@@ -281,17 +284,15 @@ struct CodeLookup<kOwnRows> : CodeLookup<8> {
     return index;
   }
   /// The same of three codes together: six such groups hold a quarter and up to two codes before it.
-  static __device__ Index level_index(const char* codes, int shift, int channel, int quarter, int levels) {
-    const int group_bits = layout::group_bits(levels), single = layout::bits_for(levels);
-    const int row = 8 * shift + channel * (21 * group_bits + single), first = 16 * quarter / 3, skipped = quarter % 3;
-    const std::uint32_t divide = (65536 + levels - 1) / levels;  // exact for all that three codes are
+  static __device__ Index level_index(const char* codes, int shift, int channel, int quarter, const LevelRows& rows) {
+    const int row = 8 * shift + channel * rows.row_bits, first = 16 * quarter / 3, skipped = quarter % 3;
     std::uint32_t three[6];
 #pragma unroll
     for (int k = 0; k < 6; ++k) {
-      const int group = first + k, bits = group == 21 ? single : group_bits;
-      const std::uint32_t whole = window(codes, row + group * group_bits) & ((1u << bits) - 1u);
-      const std::uint32_t rest = whole * divide >> 16, last = rest * divide >> 16;
-      three[k] = (whole - rest * levels) | (rest - last * levels) << 8 | last << 16;
+      const int group = first + k, bits = group == 21 ? rows.single_bits : rows.group_bits;
+      const std::uint32_t whole = window(codes, row + group * rows.group_bits) & ((1u << bits) - 1u);
+      const std::uint32_t rest = whole * rows.divide >> 16, last = rest * rows.divide >> 16;
+      three[k] = (whole - rest * rows.levels) | (rest - last * rows.levels) << 8 | last << 16;
     }
     const std::uint32_t bytes[5] = {three[0] | three[1] << 24, three[1] >> 8 | three[2] << 16,
                                     three[2] >> 16 | three[3] << 8, three[4] | three[5] << 24, three[5] >> 8};
@@ -299,6 +300,54 @@ struct CodeLookup<kOwnRows> : CodeLookup<8> {
 #pragma unroll
     for (int m = 0; m < 4; ++m) split(index, m, __funnelshift_r(bytes[m], bytes[m + 1], 8 * skipped));
     return index;
+  }
+
+  /// Numbers of a quarter of a row, two to a register, through the table of what three codes stand for. At most 60
+  /// bits.
+  static __device__ void look_up_levels(const char* codes, int shift, int channel, int quarter, int lane,
+                                        const LevelRows& rows, std::uint32_t (&numbers)[8]) {
+    const int first = 16 * quarter / 3, skipped = quarter % 3, gap = rows.group_bits;
+    const int bit = 8 * shift + channel * rows.row_bits + first * gap;
+    const auto* words = reinterpret_cast<const std::uint32_t*>(codes) + (bit >> 5);
+    const std::uint32_t low = __funnelshift_r(words[0], words[1], bit & 31);
+    const std::uint32_t high = __funnelshift_r(words[1], words[2], bit & 31);
+    const std::uint64_t all = low | static_cast<std::uint64_t>(high) << 32;
+    const std::uint32_t mask = (1u << gap) - 1u, last_mask = quarter == 3 ? (1u << rows.single_bits) - 1u : mask;
+    const std::uint32_t column = triple_column(lane, rows);
+    uint2 three[6];
+#pragma unroll
+    for (int k = 0; k < 6; ++k) {
+      const std::uint32_t whole = static_cast<std::uint32_t>(all >> (k * gap)) & (k == 5 ? last_mask : mask);
+      three[k] = table_words(rows.side_by_side() == 1 ? (whole << 8) + column
+                                                      : (whole >> 2 << 8) + ((whole & 3u) << 3) + column);
+    }
+    std::uint32_t pairs[9];
+#pragma unroll
+    for (int k = 0; k < 3; ++k) {
+      const uint2 a = three[2 * k], b = three[2 * k + 1];
+      pairs[3 * k] = a.x, pairs[3 * k + 1] = __byte_perm(a.y, b.x, 0x5410);
+      pairs[3 * k + 2] = __byte_perm(b.x, b.y, 0x5432);
+    }
+    const std::uint32_t select = skipped == 0 ? 0x3210u : skipped == 1 ? 0x5432u : 0x7654u;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) numbers[i] = __byte_perm(pairs[i], pairs[i + 1], select);
+  }
+  /// Where a lane finds entry 0: lanes that read at once have their own, or share them with three others.
+  static __device__ std::uint32_t triple_column(int lane, const LevelRows& rows) {
+    return 128u + (rows.side_by_side() == 1 ? (lane & 15) * 8u : (lane & 3) * 32u);
+  }
+  /// Fills the table: warp `warp` of `warps` every so many rows.
+  static __device__ void fill_triples(char* tables, const float* decoded, const LevelRows& rows, int warp, int warps,
+                                      int lane) {
+    if (lane >= 16) return;
+    const int levels = rows.levels, count = levels * levels * levels, each = rows.side_by_side();
+    for (int row = warp; row * each < 1 << rows.group_bits; row += warps) {
+      const int entry = min(row * each + lane % each, count - 1);
+      const float a = __ldg(decoded + entry % levels), b = __ldg(decoded + entry / levels % levels);
+      const float c = __ldg(decoded + entry / (levels * levels));
+      *reinterpret_cast<uint2*>(tables + row * kTableRowBytes + 128 + lane * 8) = {pack_halves(a, b),
+                                                                                   pack_halves(c, c)};
+    }
   }
 
  private:

@@ -113,7 +113,7 @@ Status decode_attention(const DecodeAttention& arguments, Stream stream) {
   params.sinks = cache.sinks, params.sink_keys = cache.sink_keys, params.sink_values = cache.sink_values;
   params.sink_stride = cache.sink_stride >= 0 ? cache.sink_stride : std::int64_t{cache.sinks} * cache.page.key.width();
   params.key_zero = cache.key.zero, params.key_scale = cache.key.scale;
-  params.key_rows = cache.key.rows, params.value_levels = cache.value.levels;
+  params.key_rows = cache.key.rows, params.value_rows = LevelRows::of(cache.value.levels);
   params.key_decoded = cache.key.decoded, params.value_decoded = cache.value.decoded;
   params.key_books = cache.key.books, params.value_books = cache.value.books;
   params.key_unit = std::ldexp(1.0f, cache.key.exponent), params.value_unit = std::ldexp(1.0f, cache.value.exponent);

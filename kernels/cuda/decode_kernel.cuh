@@ -26,7 +26,16 @@ __global__ void __launch_bounds__(max_warps(kDim) * 32, 1) decode_kernel(const _
   const int key_book = params.key_books > 1 ? share.kv_head << key_bits : 0;
   const int value_book = params.value_books > 1 ? share.kv_head << value_bits : 0;
   fill_table<kBits>(shared, params.key_decoded + key_book, key_bits, 0, warp, plan.warps, lane);
-  fill_table<kBits>(shared, params.value_decoded + value_book, value_bits, 1, warp, plan.warps, lane);
+  if constexpr (kBits == kOwnRows) {
+    if (params.value_rows.has_triples()) {
+      CodeLookup<kBits>::fill_triples(shared, params.value_decoded + value_book, params.value_rows, warp, plan.warps,
+                                      lane);
+    } else {
+      fill_table<kBits>(shared, params.value_decoded + value_book, value_bits, 1, warp, plan.warps, lane);
+    }
+  } else {
+    fill_table<kBits>(shared, params.value_decoded + value_book, value_bits, 1, warp, plan.warps, lane);
+  }
   const int threads = plan.threads(), steps = kDim / 16, fast_steps = steps - steps / 2;
   if (params.fast_steps <= fast_steps) {
     // Warp 0 has enough to do.

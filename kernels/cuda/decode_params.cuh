@@ -21,7 +21,7 @@ struct DecodeParams {
   const std::uint16_t *sink_keys, *sink_values;
   std::int64_t sink_stride;
   const RowInfo* key_rows;
-  std::int32_t value_levels;
+  LevelRows value_rows;
   const float *key_zero, *key_scale, *key_decoded, *value_decoded;
   std::int32_t key_books, value_books;
   float key_unit, value_unit;  ///< 2^exponent

@@ -130,20 +130,26 @@ __device__ __forceinline__ void HeadWarp<kBits, kDim>::accumulate() {
   };
   const auto look_up = [&](int tile) {
     typename Lookup::Index upper, lower;
+    Numbers numbers;
     if constexpr (kOwn) {
-      const int levels = params_.value_levels, shift = copies_.value_shift();
-      const auto index_of = [&](int channel) {
-        return levels > 0 ? Lookup::level_index(row, shift, channel, t_, levels)
-                          : Lookup::value_index(row, shift, channel, t_, value_bits());
+      const LevelRows& levels = params_.value_rows;
+      const int shift = copies_.value_shift(), channel = 16 * tile + g_;
+      if (levels.has_triples()) {
+        Lookup::look_up_levels(row, shift, channel, t_, lane_, levels, numbers.upper);
+        Lookup::look_up_levels(row, shift, channel + 8, t_, lane_, levels, numbers.lower);
+        return numbers;
+      }
+      const auto index_of = [&](int of_channel) {
+        return levels.levels > 0 ? Lookup::level_index(row, shift, of_channel, t_, levels)
+                                 : Lookup::value_index(row, shift, of_channel, t_, value_bits());
       };
-      upper = index_of(16 * tile + g_);
-      lower = index_of(16 * tile + g_ + 8);
+      upper = index_of(channel);
+      lower = index_of(channel + 8);
     } else {
       const char* rows = row + 16 * tile * value_row();
       upper = Lookup::value_index(rows, t_, value_bits());
       lower = Lookup::value_index(rows + 8 * value_row(), t_, value_bits());
     }
-    Numbers numbers;
 #pragma unroll
     for (int m = 0; m < kSubTiles; ++m) {
       Lookup::look_up(upper, m, column, numbers.upper[2 * m], numbers.upper[2 * m + 1]);

@@ -24,11 +24,13 @@ HERE = pathlib.Path(__file__).parent
 
 def run(command):
     """Standard output, peak resident bytes."""
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if status != 0:
-        sys.exit(f"failed: {' '.join(map(str, command))}")
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=said)
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status != 0:
+            said.seek(0)
+            sys.exit(f"failed: {' '.join(map(str, command))}\n{said.read().rstrip()}")
     return json.loads(out), usage.ru_maxrss * 1024
 
 
