@@ -40,18 +40,18 @@ std::optional<ClaimResult> judge(const Claim& claim, const PerplexityReport& rep
 Table claims_table(const ReportDocument& document) {
   const bool texts = document.evaluations.size() > 1;
   Table table;
-  table.header = {"claim", "better", "worse", "ΔNLL worse − better", "±", "verdict"};
+  table.header = {"claim", "verdict", "ΔNLL worse − better", "±", "better", "worse"};
   if (texts) table.header.insert(table.header.begin() + 1, "text");
   for (const Claim& claim : document.claims) {
     for (const Evaluation& evaluation : document.evaluations) {
       const auto result = judge(claim, evaluation.report);
       if (!result) continue;
       std::vector<std::string> row = {claim.statement,
-                                      claim.better,
-                                      claim.worse,
+                                      result->verdict(),
                                       fmt::format("{:#.4g}", result->difference),
                                       result->standard_error ? fmt::format("{:.2g}", *result->standard_error) : "–",
-                                      result->verdict()};
+                                      claim.better,
+                                      claim.worse};
       if (texts) row.insert(row.begin() + 1, evaluation.subject.text);
       table.rows.push_back(std::move(row));
     }
