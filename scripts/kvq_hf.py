@@ -85,7 +85,7 @@ class Side:
 
     def round(self, x, zero, scale, exact, channels):
         """Nearest levels of these channels, `[tokens, channels]`; ties belong to the lower one. Exact values as they are stored."""
-        x_hat = torch.where(scale > 0, (x - zero) / scale, 0)
+        x_hat = torch.where(scale > 0, (x - zero) * (1 / scale), 0)  # rounded as kvq does it: ties
         codes = torch.searchsorted(self.boundaries[channels].to(x.device), x_hat.T.contiguous())
         result = zero + scale * self.decoded[channels].to(x.device).gather(1, codes).T
         return torch.where(exact, self.half(torch.where(exact, x, 0)), result)
@@ -123,13 +123,13 @@ class Side:
         if self.outliers and self.rule == "threshold":
             exact = (x < lower) | (x > upper)
             if self.cap:  # those of a token that exceed most
-                excess = torch.where(scale > 0, torch.maximum(lower - x, x - upper) / scale, torch.inf)
+                excess = torch.where(scale > 0, torch.maximum(lower - x, x - upper) * (1 / scale), torch.inf)
                 order = torch.where(exact, excess, -torch.inf).argsort(dim=1, descending=True, stable=True)
                 exact &= torch.zeros_like(exact).scatter_(1, order[:, : math.ceil(self.cap * width - 1e-9)], True)
         elif self.outliers and self.axis == "channel-group":
             exact = torch.cat([self.extremes(part.T, self.group).T for part in x.split(rows.unique(return_counts=True)[1].tolist())])
         elif self.outliers:
-            exact = self.extremes(x if self.range == "online" else torch.where(scale > 0, (x - zero) / scale, 0), width)
+            exact = self.extremes(x if self.range == "online" else torch.where(scale > 0, (x - zero) * (1 / scale), 0), width)
         if self.range != "online": return zero, scale, exact
         cell = (rows - rows[0])[:, None] * width + torch.arange(width, device=x.device) // together
         end = lambda bound, which: x.new_full((tokens * width,), bound).scatter_reduce(

@@ -115,8 +115,10 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
     for (std::size_t earlier = 0; earlier + 1 < plan.calibrations.size(); ++earlier) {
       if (plan.calibrations[earlier].key != plan.calibrations.back().key) continue;
       check_key(calibration.table, "name", "is wrong:", [&] {
-        fail(ErrorKind::Usage, fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed",
-                                           calibration.name, plan.calibrations[earlier].config.name));
+        fail(ErrorKind::Usage,
+             fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed (--samples "
+                         "gives all calibrations as many)",
+                         calibration.name, plan.calibrations[earlier].config.name));
       });
     }
   }

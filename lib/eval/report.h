@@ -93,6 +93,9 @@ Table perplexity_table(const PerplexityReport& report);
 std::string judged_text(const PerplexityReport& report);
 /// Every claim on every text that has both caches.
 Table claims_table(const ReportDocument& document);
+/// What became of the claims, which is the answer to an experiment's question: "Holds: …. Undecided: …."; empty where
+/// none could be judged.
+std::string claims_answer(const ReportDocument& document);
 /// One line: the cheapest recipe whose mean KL stays within `max_kl`, or which came closest.
 std::string recommendation(const PerplexityReport& report, double max_kl);
 /// The same for people who want the figure first: "3.39 bits per value cost +8.4 % perplexity …".

@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <map>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -36,23 +40,49 @@ std::optional<ClaimResult> judge(const Claim& claim, const PerplexityReport& rep
 Table claims_table(const ReportDocument& document) {
   const bool texts = document.evaluations.size() > 1;
   Table table;
-  table.header = {"claim", "better", "worse", "ΔNLL worse − better", "±", "verdict"};
+  table.header = {"claim", "verdict", "ΔNLL worse − better", "±", "better", "worse"};
   if (texts) table.header.insert(table.header.begin() + 1, "text");
   for (const Claim& claim : document.claims) {
     for (const Evaluation& evaluation : document.evaluations) {
       const auto result = judge(claim, evaluation.report);
       if (!result) continue;
       std::vector<std::string> row = {claim.statement,
-                                      claim.better,
-                                      claim.worse,
+                                      result->verdict(),
                                       fmt::format("{:#.4g}", result->difference),
                                       result->standard_error ? fmt::format("{:.2g}", *result->standard_error) : "–",
-                                      result->verdict()};
+                                      claim.better,
+                                      claim.worse};
       if (texts) row.insert(row.begin() + 1, evaluation.subject.text);
       table.rows.push_back(std::move(row));
     }
   }
   return table;
+}
+
+std::string claims_answer(const ReportDocument& document) {
+  constexpr std::size_t kMostNamed = 8;
+  const bool texts = document.evaluations.size() > 1;
+  std::map<std::string, std::vector<std::string>> by_verdict;
+  for (const Claim& claim : document.claims) {
+    for (const Evaluation& evaluation : document.evaluations) {
+      const auto result = judge(claim, evaluation.report);
+      if (!result) continue;
+      by_verdict[result->verdict()].push_back(
+          texts ? fmt::format("{} (on {})", claim.statement, evaluation.subject.text) : claim.statement);
+    }
+  }
+  std::string text;
+  for (const char* verdict : {"holds", "does not hold", "undecided", "too few windows"}) {
+    const std::vector<std::string>& claims = by_verdict[verdict];
+    if (claims.empty()) continue;
+    std::string heading = verdict;
+    heading[0] = static_cast<char>(std::toupper(heading[0]));
+    text += (text.empty() ? "" : " ") + heading + ": ";
+    text += claims.size() <= kMostNamed ? fmt::format("{}", fmt::join(claims, "; "))
+                                        : fmt::format("{} of the claims below", claims.size());
+    text += ".";
+  }
+  return text;
 }
 
 }  // namespace kvq

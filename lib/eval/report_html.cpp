@@ -189,7 +189,7 @@ std::string provenance_section(const ReportDocument& document) {
       paragraph(producer.empty() ? "" : "By " + producer + ". Files are given by name, without folders.", "about");
   if (!list.empty()) html += preformatted(list);
   html += details("Hashes", fmt::format("<div class=\"hashes\">{}</div>", html_table(hashes, "")));
-  return html + details("Settings", settings);
+  return html + details(document.commands.empty() ? "Settings" : "Settings of the first run", settings);
 }
 
 }  // namespace
@@ -209,8 +209,11 @@ std::string document_html(const ReportDocument& document) {
         fmt::format("Model {}{}", subject->model, subject->dtype.empty() ? "" : ", computed in " + subject->dtype),
         "about");
   if (!document.question.empty()) body += paragraph(document.question);
+  const std::string outcome = claims_answer(document);
+  if (!outcome.empty()) body += paragraph(outcome, "answer");
   if (document.evaluations.size() == 1)
-    body += paragraph(answer(document.evaluations.front().report, document.max_kl), "answer");
+    body +=
+        paragraph(answer(document.evaluations.front().report, document.max_kl), outcome.empty() ? "answer" : nullptr);
   if (!document.claims.empty()) {
     body +=
         "<h2>Claims</h2>\n" +

@@ -83,8 +83,8 @@ void validate_outliers(const SideRecipe& side, Side which) {
   }
   if (side.cap > 0.0 && (outlier_rule(side) != OutlierRule::Threshold || side.range == RangeKind::Window)) {
     contradiction(which,
-                  "cap limits the outliers of calibrated thresholds (range=static or rule=threshold); there are "
-                  "none here");
+                  "cap limits the outliers of calibrated thresholds (range=static, or range=online with "
+                  "rule=threshold); there are none here");
   }
 }
 

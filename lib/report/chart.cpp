@@ -75,9 +75,9 @@ std::string axes(const Chart& chart, const Frame& frame) {
   return svg;
 }
 
-/// Shapes differ with the colour: told apart in grey, too.
+/// Shapes differ with the colour: told apart in grey, too. Where colours begin again shapes are shifted.
 std::string mark(int colour, double x, double y) {
-  switch (colour % 4) {
+  switch ((colour + colour / kSeriesColours) % 4) {
     case 0:
       return fmt::format("<circle class=\"point\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\"/>", x, y);
     case 1:

@@ -8,6 +8,9 @@ namespace kvq {
 
 namespace {
 
+/// Bytes of a cell from which on it is text that may be broken into lines.
+constexpr std::size_t kLongCell = 34;
+
 /// Length of the UTF-8 character at `at`, 0 when it is none (or a surrogate, or overlong).
 std::size_t character_length(const std::string& text, std::size_t at) {
   const auto byte = [&](std::size_t index) -> std::uint32_t {
@@ -51,6 +54,7 @@ p,li{max-width:60rem}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.93rem}
 caption{text-align:left;color:var(--soft);padding-bottom:.3rem}
 th,td{padding:.3rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
+.long{white-space:normal;text-align:left;min-width:min(18rem,45vw)}
 th{font-weight:600}
 thead th{border-bottom:2px solid var(--rule);vertical-align:bottom}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}
@@ -91,7 +95,7 @@ code{font-family:ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;font-s
 @media print{:root{color-scheme:light;--page:#fff;--ink:#000;--soft:#444;--rule:#bbb;--band:#f4f4f4;--answer:#f2f2f2;--heat:31,95,191;
 --bar:#9db7dc;--mark:#c2410c;--s0:#1f5fbf;--s1:#c2410c;--s2:#14804a;--s3:#8a3ffc;--s4:#a56a00;--s5:#c0267e;--s6:#0b7f8c;--s7:#5c6670}
 body{font-size:10.5pt;print-color-adjust:exact;-webkit-print-color-adjust:exact}main{max-width:none;padding:0}h2{break-after:avoid}
-.scroll{overflow:visible}table{font-size:8pt}th,td{padding:.15rem .3rem}details{break-inside:auto}
+.scroll{overflow:visible}table{font-size:8pt}th,td{padding:.15rem .3rem;white-space:normal;overflow-wrap:anywhere}.long{min-width:8rem}details{break-inside:auto}
 details::details-content{content-visibility:visible;display:block}}
 )css";
 
@@ -138,8 +142,9 @@ std::string html_table(const Table& table, const std::string& caption) {
   for (const auto& row : table.rows) {
     html += "<tr>";
     for (const std::string& cell : row) {
-      html += &cell == &row.front() ? fmt::format("<th scope=\"row\">{}</th>", escape_html(cell))
-                                    : fmt::format("<td>{}</td>", escape_html(cell));
+      const char* wraps = cell.size() > kLongCell ? " class=\"long\"" : "";
+      html += &cell == &row.front() ? fmt::format("<th scope=\"row\"{}>{}</th>", wraps, escape_html(cell))
+                                    : fmt::format("<td{}>{}</td>", wraps, escape_html(cell));
     }
     html += "</tr>\n";
   }

@@ -31,6 +31,7 @@ grep -q '^5 cells, 0 finished' "$out" || problem "plan"
 runs "${run[@]}" -o x
 grep -qE '^nuq3-1% \(few\) ' "$out" || problem "table"
 grep -qE '^more is better ' "$out" || problem "claim"
+grep -qE 'class="answer">(Holds|Does not hold|Undecided): more is better\.<' x/report.html || problem "the answer to the question"
 runs python3 "$SOURCE/tests/cli/check_html.py" x
 grep -q "ΔNLL of nuq3-1% by calibration" x/report.html || problem "matrix"
 (($(ls x/cells | wc -l) == 5)) || problem "cells: $(ls x/cells)"

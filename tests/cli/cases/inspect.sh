@@ -2,7 +2,7 @@
 runs kvq-eval inspect "$quantizer"
 grep -q '^recipe  *nuq3-1%$' "$out" || problem "recipe"
 grep -qE '^0 +key ' "$out" || problem "table of layers"
-grep -q 'checked' "$out" || problem "no word that it was checked"
+grep -q "complete, and everything in it was read and checked" "$out" || problem "no word that it was checked"
 # Every kind of recipe, those that settle later and fixed formats, too.
 for recipe in kivi2 atom3 flexgen4 fp8 kvq2 int3:range=window nuq3:key=token,recent=16 none:evict=h2o,budget=50%; do
   runs kvq-fit --calib "$calib" --thresholds "$thresholds" --recipe "$recipe" -o kind.h5 --force
