@@ -30,16 +30,18 @@ require_space() {
   ((free >= needed)) || die "$what needs about $needed MiB under $folder, and $free MiB are free"
 }
 
-# Two set-ups at once would fetch and build into the same folders: the second waits for the first.
+# Two set-ups at once would fetch into the same folder, two builds of a clone write into the same tree: the second waits
+# for the first. Clones that share what is fetched (KVQ_DEPS_DIR) build side by side.
+# lock_setup FOLDER WHAT: one at a time in a folder that WHAT changes; until unlock_setup
 lock_setup() {
-  mkdir -p "$deps"
-  exec {setup_lock}>"$deps/.lock"
+  mkdir -p "$1"
+  exec {setup_lock}>"$1/.lock"
   if ! flock --nonblock "$setup_lock"; then
-    say "another set-up is at work in $deps; waiting for it"
+    say "another $2 is at work in $1; waiting for it"
     flock "$setup_lock"
   fi
   # What was half fetched when something failed.
-  trap 'rm -rf "$deps"/scratch.*' EXIT
+  [[ $1 != "$deps" ]] || trap 'rm -rf "$deps"/scratch.*' EXIT
 }
 unlock_setup() {
   trap - EXIT
