@@ -14,7 +14,6 @@ grep -qE '^turbo +.*hadamard' "$out" || problem "inspect: tables"
 runs kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --max-windows 2 --threads 2 -o report "${files[@]}"
 [[ $(json report/report.json "len(report['results']) == 7 and all(row['nll'] > 0 for row in report['results'])") == True ]] ||
   problem "report"
-refused turbo kvq-eval perplexity --model "$model" --text "$evaluation_text" --seqlen 64 --quantizer q/turbo3.h5 --cache packed
 refused "is for turbo" kvq-fit --calib "$calib" -o x.h5 --recipe int4:qjl
 refused "2 at least" kvq-fit --calib "$calib" -o x.h5 --recipe turbo2:outlier-channels=8,outlier-bits=4 # heads of 8 channels
 refused "needs outlier-bits" kvq-fit --explain --recipe turbo2:outlier-channels=4
