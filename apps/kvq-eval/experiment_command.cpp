@@ -169,6 +169,7 @@ void run(const Tool& tool, const ExperimentOptions& options, RunContext& context
   inputs.bos = options.bos;
   inputs.device = options.device;
   inputs.cache = options.cache;
+  inputs.samples_given = options.samples > 0;
   inputs.calibration_texts = read_texts(options.calibration_text, "--calibration-text", false);
   inputs.texts = read_texts(options.text, "--text", true);
   ExperimentPlan plan;

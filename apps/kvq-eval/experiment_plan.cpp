@@ -114,11 +114,14 @@ ExperimentPlan plan_experiment(const ExperimentConfig& config, const ExperimentI
     plan.calibrations.push_back(plan_calibration(calibration, inputs));
     for (std::size_t earlier = 0; earlier + 1 < plan.calibrations.size(); ++earlier) {
       if (plan.calibrations[earlier].key != plan.calibrations.back().key) continue;
-      check_key(calibration.table, "name", "is wrong:", [&] {
+      const std::string& other = plan.calibrations[earlier].config.name;
+      if (inputs.samples_given) {
         fail(ErrorKind::Usage,
-             fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed (--samples "
-                         "gives all calibrations as many)",
-                         calibration.name, plan.calibrations[earlier].config.name));
+             fmt::format("--samples: '{}' and '{}' differ by their samples only", other, calibration.name));
+      }
+      check_key(calibration.table, "name", "is wrong:", [&] {
+        fail(ErrorKind::Usage, fmt::format("'{}' is the same as '{}': same texts, samples, window length and seed",
+                                           calibration.name, other));
       });
     }
   }

@@ -29,6 +29,7 @@ struct ExperimentInputs {
   std::filesystem::path model;
   std::string model_sha256, dtype, bos, device, cache;
   std::vector<LabelledText> calibration_texts, texts;
+  bool samples_given = false;  ///< --samples has taken the place of those of the calibrations
 };
 
 struct PlannedCalibration {

@@ -47,7 +47,9 @@ void run(const Tool& tool, const std::filesystem::path& path, RunContext& contex
     text += '\n';
   }
   for (const Table& table : inspection.tables) text += "\n" + to_text(table);
-  print_result(text + "\nThe file is complete, and everything in it was read and checked for what it can be (numbers have no checksums).");
+  print_result(text +
+               "\nThe file is complete, and everything in it was read and checked for what it can be (numbers have no "
+               "checksums).");
 }
 
 }  // namespace

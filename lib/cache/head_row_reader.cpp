@@ -54,17 +54,14 @@ void HeadRowReader::add_turbo(const SideQuantizer& quantizer) {
   }
 }
 
-void HeadRowReader::open_scales(const std::uint8_t* ranges, std::vector<float>& scales) const {
-  const int of_token = kv_heads_ * scales_of_head();
-  float row[kPageTokens];
-  scales.resize(static_cast<std::size_t>(of_token * kPageTokens));
-  std::vector<float> stored(scales.size());
-  loops_->halves_to_floats(ranges, static_cast<int>(stored.size()), scale_unit_, stored.data());
-  for (int scale = 0; scale < of_token; ++scale) {
-    for (int slot = 0; slot < kPageTokens; ++slot)
-      row[slot] = stored[static_cast<std::size_t>(slot * of_token + scale)];
-    std::copy_n(row, kPageTokens, scales.begin() + std::ptrdiff_t{scale} * kPageTokens);
-  }
+void HeadRowReader::open_scales(const std::uint8_t* ranges, std::vector<float>& scales,
+                                std::vector<float>& scratch) const {
+  const int of_token = kv_heads_ * scales_of_head(), count = of_token * kPageTokens;
+  scales.resize(static_cast<std::size_t>(count)), scratch.resize(scales.size());
+  loops_->halves_to_floats(ranges, count, scale_unit_, scratch.data());
+  for (int index = 0; index < count; ++index)  // the token last
+    scales[static_cast<std::size_t>(index % of_token * kPageTokens + index / of_token)] =
+        scratch[static_cast<std::size_t>(index)];
 }
 
 void HeadRowReader::decode(const std::uint8_t* codes, const std::uint8_t* ranges, const float* scales, int kv_head,

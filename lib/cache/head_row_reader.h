@@ -19,7 +19,7 @@ class HeadRowReader {
   HeadRowReader(const SideQuantizer& quantizer, const PageLoops& loops, bool rotated);
 
   /// Of one page: scales as floats, `[kv_heads, scales][64]`, from fp16 `[64][kv_heads, scales]`.
-  void open_scales(const std::uint8_t* ranges, std::vector<float>& scales) const;
+  void open_scales(const std::uint8_t* ranges, std::vector<float>& scales, std::vector<float>& scratch) const;
 
   /// `codes`: rows of the kv head; `ranges`, `scales`: of the page, as above. Writes `[head_dim][64]`. Throws Io for
   /// bytes that no encoder writes.

@@ -148,7 +148,7 @@ void SideDecoder::open(const std::uint8_t* page, int slots, int first_head, int 
   out.page = page;
   out.first_head = first_head;
   if (own_format_) {
-    own_format_->open_scales(page + parts_.ranges, out.scales);
+    own_format_->open_scales(page + parts_.ranges, out.scales, out.scratch);
   } else if (shape_.group_tokens > 0 || shape_.ranges > 1 || shape_.zero_bits != 8 * layout::kHalfBytes) {
     open_ranges(page, out);
   } else if (shape_.token_ranges) {

@@ -6,15 +6,6 @@ namespace kvq {
 
 namespace {
 
-HeadRotation of_queries(const SideQuantizer& quantizer, int heads) {
-  std::vector<float> scale;
-  for (int head = 0; head < heads; ++head) {
-    const auto from = quantizer.rotation_scale.begin() + head / (heads / quantizer.kv_heads) * quantizer.head_dim;
-    scale.insert(scale.end(), from, from + quantizer.head_dim);
-  }
-  return {scale, heads, quantizer.head_dim};
-}
-
 /// `heads` vectors a token, as many after each other of each codec.
 template <class Turn>
 void turn(const std::vector<std::shared_ptr<const TurboCodec>>& codecs, int heads, std::span<float> x, Turn apply) {
@@ -26,13 +17,22 @@ void turn(const std::vector<std::shared_ptr<const TurboCodec>>& codecs, int head
 
 }  // namespace
 
+HeadRotation query_rotation(const SideQuantizer& quantizer, int heads) {
+  std::vector<float> scale;
+  for (int head = 0; head < heads; ++head) {
+    const auto from = quantizer.rotation_scale.begin() + head / (heads / quantizer.kv_heads) * quantizer.head_dim;
+    scale.insert(scale.end(), from, from + quantizer.head_dim);
+  }
+  return {scale, heads, quantizer.head_dim};
+}
+
 std::optional<SideRotation> SideRotation::of(const SideQuantizer& quantizer, Side side, int heads) {
   const SideRecipe& recipe = quantizer.recipe;
   SideRotation result;
   result.heads_ = heads;
   if (recipe.rotation != Rotation::None) {
     result.of_cache_.emplace(quantizer.rotation_scale, quantizer.kv_heads, quantizer.head_dim);
-    result.of_queries_.emplace(of_queries(quantizer, heads));
+    result.of_queries_.emplace(query_rotation(quantizer, heads));
     return result;
   }
   if (recipe.codebook != CodebookKind::Turbo || (side == Side::Key && !recipe.post_rope)) return std::nullopt;

@@ -15,6 +15,9 @@
 
 namespace kvq {
 
+/// rotate=hadamard, as `heads` query heads have it: each that of its kv head.
+HeadRotation query_rotation(const SideQuantizer& quantizer, int heads);
+
 /// Of one layer and side; const and thread-safe.
 class SideRotation {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include <kvq/cache/side_rotation.h>
 #include <kvq/quant/channel_affine.h>
 #include <kvq/quant/encoder.h>
 #include <kvq/quant/head_rotation.h>
@@ -15,7 +16,8 @@ CudaLayer::SideMemory::SideMemory(const SideQuantizer& side, const layout::SideS
     : books(side.recipe.widths == Widths::Pair ? 1 : static_cast<std::int32_t>(side.codebooks.size())),
       exponent(side.exponent),
       levels(side.recipe.levels),
-      alone(has_own_rows(side.recipe)) {
+      widths(side.recipe.widths == Widths::Pair),
+      keeps_outliers(side.recipe.outliers > 0.0) {
   if (own_rows) rows.upload(row_infos(side, shape));
   if (rounds_blocks(side.recipe)) rounding.emplace(side);
   if (!side.lower.empty()) {
@@ -42,9 +44,7 @@ cuda::SideTables CudaLayer::SideMemory::decode_tables() const {
 }
 
 cuda::EncodeTables CudaLayer::SideMemory::encode_tables() const {
-  return {
-      lower.data(), upper.data(), boundaries.data(), books, exponent, cap, alone && levels == 0 ? rows.data() : nullptr,
-      levels};
+  return {lower.data(), upper.data(), boundaries.data(), books, exponent, cap, widths ? rows.data() : nullptr, levels};
 }
 
 CudaLayer::CudaLayer(const LayerQuantizer& quantizer, int sinks, int heads)
@@ -52,24 +52,26 @@ CudaLayer::CudaLayer(const LayerQuantizer& quantizer, int sinks, int heads)
       sinks_(sinks),
       heads_(heads),
       head_dim_(quantizer.value.head_dim),
-      key_(quantizer.key, page_.key, sinks, has_own_rows(quantizer.key.recipe) || has_own_rows(quantizer.value.recipe)),
-      value_(quantizer.value, page_.value, sinks,
-             has_own_rows(quantizer.key.recipe) || has_own_rows(quantizer.value.recipe)) {
+      key_(quantizer.key, page_.key, sinks, has_own_rows(quantizer)),
+      value_(quantizer.value, page_.value, sinks, has_own_rows(quantizer)) {
   if (quantizer.value.recipe.rotation == Rotation::None) return;
-  const HeadRotation rotation(quantizer.value.rotation_scale, quantizer.value.kv_heads, head_dim_);
-  std::vector<float> factors;
-  for (int head = 0; head < heads; ++head) {
-    const auto from = rotation.inverse_factors().begin() + head / (heads / quantizer.value.kv_heads) * head_dim_;
-    factors.insert(factors.end(), from, from + head_dim_);
-  }
-  back_.upload(factors);
+  const HeadRotation rotation = query_rotation(quantizer.value, heads);
+  back_.upload(rotation.inverse_factors());
   rotation_block_ = rotation.block();
+}
+
+cuda::RoundTables CudaLayer::SideMemory::round_tables() const {
+  if (!rounding) return {};
+  cuda::RoundTables tables = rounding->tables();
+  tables.zero = zero.data(), tables.scale = scale.data();
+  if (keeps_outliers) tables.lower = lower.data(), tables.upper = upper.data();
+  tables.exponent = exponent;
+  return tables;
 }
 
 void CudaLayer::describe(cuda::RoundBlocks& round) const {
   round.kv_heads = page_.key.kv_heads, round.head_dim = head_dim_;
-  if (key_.rounding) round.key_tables = key_.rounding->tables();
-  if (value_.rounding) round.value_tables = value_.rounding->tables();
+  round.key_tables = key_.round_tables(), round.value_tables = value_.round_tables();
 }
 
 cuda::Status CudaLayer::rotate_back(float* x, std::int64_t rows) const {

@@ -51,11 +51,13 @@ class CudaLayer {
     DeviceArray<cuda::RowInfo> rows;
     std::int32_t books = 1, exponent = 0, cap = 0, levels = 0;
     std::optional<SideRounding> rounding;
-    bool alone = false;  ///< rows of this side are not all alike
+    bool widths = false;  ///< rows have widths of their own
+    bool keeps_outliers = false;
 
     SideMemory(const SideQuantizer& side, const layout::SideShape& shape, int sinks, bool own_rows);
     cuda::SideTables decode_tables() const;
     cuda::EncodeTables encode_tables() const;
+    cuda::RoundTables round_tables() const;
   };
   layout::PageLayout page_;
   int sinks_, heads_, head_dim_, rotation_block_ = 1;

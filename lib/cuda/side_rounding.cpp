@@ -1,5 +1,6 @@
 #include <kvq/cuda/side_rounding.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -23,7 +24,11 @@ void upload_some(DeviceArray<T>& to, const std::vector<T>& from) {
 
 bool rounds_blocks(const SideRecipe& side) { return LaneEncoder::serves(side) || side.rotation != Rotation::None; }
 
-bool has_own_rows(const SideRecipe& side) { return side.widths == Widths::Pair || side.levels != 0; }
+bool has_own_rows(const LayerQuantizer& layer) {
+  return std::ranges::any_of(kSides, [&](Side side) {
+    return layer.side(side).recipe.widths == Widths::Pair || layer.side(side).recipe.levels != 0;
+  });
+}
 
 std::vector<float> padded_codebooks(const SideQuantizer& side) {
   std::vector<float> levels;
@@ -55,16 +60,11 @@ std::vector<cuda::RowInfo> row_infos(const SideQuantizer& side, const layout::Si
   return infos;
 }
 
-SideRounding::SideRounding(const SideQuantizer& side) : icm_(side.recipe.rounding.icm), exponent_(side.exponent) {
-  if (!side.lower.empty()) {
-    std::vector<float> zeros, scales, inverses;
-    for (std::size_t channel = 0; channel < side.lower.size(); ++channel) {
-      const ChannelAffine affine = channel_affine(side.lower[channel], side.upper[channel]);
-      zeros.push_back(affine.zero), scales.push_back(affine.scale), inverses.push_back(inverse_of(affine.scale));
-    }
-    zero_.upload(zeros), scale_.upload(scales), inverse_.upload(inverses);
-    if (side.recipe.outliers > 0.0) lower_.upload(side.lower), upper_.upload(side.upper);
-  }
+SideRounding::SideRounding(const SideQuantizer& side) : icm_(side.recipe.rounding.icm) {
+  std::vector<float> inverses;
+  for (std::size_t channel = 0; channel < side.lower.size(); ++channel)
+    inverses.push_back(inverse_of(channel_affine(side.lower[channel], side.upper[channel]).scale));
+  upload_some(inverse_, inverses);
   if (side.recipe.rotation != Rotation::None) {
     const HeadRotation rotation(side.rotation_scale, side.kv_heads, side.head_dim);
     rotation_.upload(rotation.forward_factors());
@@ -92,14 +92,13 @@ SideRounding::SideRounding(const SideQuantizer& side) : icm_(side.recipe.roundin
 cuda::RoundTables SideRounding::tables() const {
   cuda::RoundTables tables;
   tables.rounds = true;
-  tables.zero = zero_.data(), tables.scale = scale_.data(), tables.inverse = inverse_.data();
-  tables.lower = lower_.data(), tables.upper = upper_.data();
+  tables.inverse = inverse_.data();
   tables.rotation = rotation_.data(), tables.rotation_block = rotation_block_;
   tables.boundaries = boundaries_.data(), tables.decoded = decoded_.data();
   tables.most_boundaries = most_boundaries_.data(), tables.books = books_, tables.book = book_.data();
   tables.order = order_.data(), tables.updates = updates_.data();
   tables.hessian = hessian_.data(), tables.inverse_diagonal = inverse_diagonal_.data();
-  tables.icm = icm_, tables.exponent = exponent_;
+  tables.icm = icm_;
   return tables;
 }
 

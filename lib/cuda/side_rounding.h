@@ -15,8 +15,8 @@ namespace kvq {
 /// Feedback, icm, widths, levels, rotation: anything but rounding channel by channel.
 bool rounds_blocks(const SideRecipe& side);
 
-/// Widths or levels: rows of codes that are not all alike.
-bool has_own_rows(const SideRecipe& side);
+/// Widths or levels on either side: rows of codes that are not all alike.
+bool has_own_rows(const LayerQuantizer& layer);
 
 /// Codebooks as the kernels read them where a layer has own rows: `[books, kRowLevels]`, those of several widths as
 /// one.
@@ -29,15 +29,14 @@ class SideRounding {
  public:
   explicit SideRounding(const SideQuantizer& side);
 
+  /// Without ranges, thresholds and exponent, which the layer has for other uses.
   cuda::RoundTables tables() const;
-  bool rotates() const { return rotation_.room() > 0; }
 
  private:
-  DeviceArray<float> zero_, scale_, inverse_, lower_, upper_, rotation_, boundaries_, decoded_, updates_, hessian_,
-      inverse_diagonal_;
+  DeviceArray<float> inverse_, rotation_, boundaries_, decoded_, updates_, hessian_, inverse_diagonal_;
   DeviceArray<std::int32_t> most_boundaries_, order_;
   DeviceArray<std::uint8_t> book_;
-  std::int32_t rotation_block_ = 0, books_ = 0, icm_ = 0, exponent_ = 0;
+  std::int32_t rotation_block_ = 0, books_ = 0, icm_ = 0;
 };
 
 }  // namespace kvq

@@ -6,6 +6,7 @@
 #include <kvq/model/block.h>
 #include <kvq/model/block_weights.h>
 #include <kvq/model/elementwise.h>
+#include <kvq/model/threads.h>
 #include <kvq/model/weights.h>
 
 namespace kvq {
@@ -83,6 +84,7 @@ class DerivedModel final : public TransformerModel {
 std::vector<at::Tensor> Model::block_tensors(int) { return {}; }
 
 std::unique_ptr<Model> load_model(const std::filesystem::path& path, const ModelOptions& options) {
+  settle_vector_functions();
   ModelSource source = open_model_source(path);
   return std::make_unique<TransformerModel>(std::move(source), options);
 }

@@ -1,12 +1,24 @@
 #include <kvq/model/threads.h>
 
+#include <mutex>
+
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <kvq/core/error.h>
 #include <kvq/core/parallel.h>
 
 namespace kvq {
+
+void settle_vector_functions() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble})
+      at::full({1}, 0.5, at::TensorOptions().dtype(type)).exp_().log_();
+  });
+}
 
 void set_compute_threads(int threads) {
   if (threads < 1) fail(ErrorKind::Usage, fmt::format("{} threads: at least 1 is needed", threads));

@@ -159,7 +159,7 @@ void OrthogonalTransform::forward(std::span<const float> x, std::span<float> y) 
   KVQ_ASSERT(x.size() == y.size() && x.size() % static_cast<std::size_t>(dim_) == 0);
   const auto n = static_cast<std::size_t>(dim_);
   if (rounds_ == 0)
-    return loops_->multiply(columns_.data(), dim_, x.data(), static_cast<std::int64_t>(x.size() / n), y.data());
+    return loops_->multiply(x.data(), static_cast<std::int64_t>(x.size() / n), dim_, columns_.data(), dim_, y.data());
   const int block = hadamard_block(dim_);
   std::vector<float> moved(rounds_ > 1 ? n : 0);
   for (std::size_t row = 0; row < x.size(); row += n) {
@@ -183,7 +183,7 @@ void OrthogonalTransform::inverse(std::span<const float> y, std::span<float> x) 
   KVQ_ASSERT(x.size() == y.size() && x.size() % static_cast<std::size_t>(dim_) == 0);
   const auto n = static_cast<std::size_t>(dim_);
   if (rounds_ == 0)
-    return loops_->multiply(table_.data(), dim_, y.data(), static_cast<std::int64_t>(y.size() / n), x.data());
+    return loops_->multiply(y.data(), static_cast<std::int64_t>(y.size() / n), dim_, table_.data(), dim_, x.data());
   const int block = hadamard_block(dim_);
   std::vector<float> moved(rounds_ > 1 ? n : 0);
   for (std::size_t row = 0; row < y.size(); row += n) {
@@ -203,7 +203,7 @@ void OrthogonalTransform::inverse(std::span<const float> y, std::span<float> x) 
 void OrthogonalTransform::inverse_columns(float* block, int columns, std::vector<float>& scratch) const {
   const auto n = static_cast<std::size_t>(dim_), width = static_cast<std::size_t>(columns);
   if (rounds_ != 1) scratch.assign(block, block + n * width);
-  if (rounds_ == 0) return loops_->multiply_rows(columns_.data(), dim_, scratch.data(), columns, block);
+  if (rounds_ == 0) return loops_->multiply(columns_.data(), dim_, dim_, scratch.data(), columns, block);
   const auto scaled = [width](const float* from, float factor, float* to) {
     for (std::size_t column = 0; column < width; ++column) to[column] = from[column] * factor;
   };

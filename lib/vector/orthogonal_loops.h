@@ -15,12 +15,9 @@ struct OrthogonalLoops {
   /// Sylvester's Hadamard matrix, not scaled, on each `block` of the row, in place: for h = 1, 2, 4, … of the block
   /// (a, b) -> (a + b, a - b) on elements h apart. `block`: a power of two that divides `width`.
   void (*mix_blocks)(float* row, int width, int block);
-  /// y[row][i] = Σ_j x[row][j] · columns[j][i], fused multiply-adds over ascending j; x `[rows, dim]`, columns `[dim,
-  /// dim]`.
-  void (*multiply)(const float* columns, int dim, const float* x, std::int64_t rows, float* y);
-  /// The same matrix on columns: y[i][c] = Σ_j a[i][j] · x[j][c], fused multiply-adds over ascending j; a `[dim, dim]`,
-  /// x and y `[dim, columns]`.
-  void (*multiply_rows)(const float* a, int dim, const float* x, int columns, float* y);
+  /// y[row][i] = Σ_j a[row][j] · b[j][i], fused multiply-adds over ascending j; a `[rows, depth]`, b `[depth,
+  /// columns]`.
+  void (*multiply)(const float* a, std::int64_t rows, int depth, const float* b, int columns, float* y);
   /// mix_blocks of each column of `[rows, columns]`; `block`: a power of two that divides `rows`.
   void (*mix_rows)(float* x, int rows, int columns, int block);
   /// Σ a_i b_i: sixteen sums over i mod 16, folded in halves. `a` may be `b`.

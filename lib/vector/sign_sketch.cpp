@@ -41,7 +41,7 @@ SignSketch::SignSketch(int dim, std::vector<float> table)
 void SignSketch::signs(std::span<const float> r, std::span<std::uint8_t> bits) const {
   KVQ_ASSERT(r.size() == bits.size() && r.size() % static_cast<std::size_t>(dim_) == 0);
   std::vector<float> projected(r.size());
-  loops_->multiply(columns_.data(), dim_, r.data(), static_cast<std::int64_t>(r.size()) / dim_, projected.data());
+  loops_->multiply(r.data(), static_cast<std::int64_t>(r.size()) / dim_, dim_, columns_.data(), dim_, projected.data());
   for (std::size_t index = 0; index < r.size(); ++index) bits[index] = projected[index] >= 0.0f ? 1 : 0;
 }
 
@@ -49,7 +49,8 @@ void SignSketch::estimate(std::span<const std::uint8_t> bits, std::span<float> d
   KVQ_ASSERT(bits.size() == direction.size() && bits.size() % static_cast<std::size_t>(dim_) == 0);
   std::vector<float> signs(bits.size());
   for (std::size_t index = 0; index < bits.size(); ++index) signs[index] = bits[index] != 0 ? scale_ : -scale_;
-  loops_->multiply(table_.data(), dim_, signs.data(), static_cast<std::int64_t>(bits.size()) / dim_, direction.data());
+  loops_->multiply(signs.data(), static_cast<std::int64_t>(bits.size()) / dim_, dim_, table_.data(), dim_,
+                   direction.data());
 }
 
 }  // namespace kvq

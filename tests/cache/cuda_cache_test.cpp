@@ -70,9 +70,7 @@ TEST_CASE("CUDA cache: the bytes of the packed cache and its answers, however th
                                    "nuq2:feedback,icm=2"}) {
     INFO(recipe);
     const auto quantizer = random_quantizer(recipe, kShape, ++seed);
-    Rng rng(100 + seed);
-    std::vector<AttentionInput> window;
-    for (int layer = 0; layer < kShape.layers; ++layer) window.push_back(random_input(kShape, layer, 300, rng));
+    const std::vector<AttentionInput> window = random_window(kShape, 300, 100 + seed);
     PackedCache packed(quantizer, 2);
     CudaCache cuda(quantizer);
     const std::vector<double> expected = doubles(run(packed, window, {300}));

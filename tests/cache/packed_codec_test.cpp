@@ -66,17 +66,33 @@ const std::vector<std::string>& own_recipes() {
   return recipes;
 }
 
-double norm_of(const std::vector<double>& x) {
-  double square = 0;
-  for (const double value : x) square = std::max(square, std::abs(value));
-  return square;
+double largest_of(const std::vector<double>& x) {
+  double largest = 0;
+  for (const double value : x) largest = std::max(largest, std::abs(value));
+  return largest;
 }
 
-int code_at(const std::uint8_t* bytes, std::int64_t first, int bits) {
-  int code = 0;
-  for (int bit = bits - 1; bit >= 0; --bit) code = 2 * code + (bytes[(first + bit) / 8] >> ((first + bit) % 8) & 1);
-  return code;
-}
+/// A page of 64 tokens of one layer; the tokens that it was made of.
+struct Page {
+  std::shared_ptr<Quantizer> quantizer;
+  std::vector<AttentionInput> window;
+  PackedCache cache;
+
+  Page(const std::string& recipe, const KvShape& shape, std::uint64_t seed)
+      : quantizer(quantizer_of(recipe, shape)), window(random_window(shape, 64, seed)), cache(quantizer, 1) {
+    run(cache, window, {64});
+  }
+  const std::uint8_t* bytes() const { return cache.sequence().page(0, 0); }
+  const layout::PageLayout& layout() const { return cache.sequence().pool().layer(0).page; }
+  const layout::SideShape& shape(Side side) const { return cache.sequence().pool().layer(0).shape(side); }
+  const layout::SideParts& parts(Side side) const { return cache.sequence().pool().layer(0).parts(side); }
+  std::vector<double> tokens(Side side) const { return doubles(side == Side::Key ? window[0].key : window[0].value); }
+  /// The `index`-th number beside the codes.
+  double scale(Side side, std::int64_t index) const {
+    const std::uint8_t* half = bytes() + parts(side).ranges + 2 * index;
+    return reference::half_value(static_cast<std::uint16_t>(half[0] | half[1] << 8));
+  }
+};
 
 }  // namespace
 
@@ -92,7 +108,7 @@ TEST_CASE(
       PackedCache packed(quantizer, 2);
       const std::vector<double> expected = doubles(run(simulated, window, {kTokens}));
       const at::Tensor result = run(packed, window, {kTokens});
-      CHECK(largest_difference(expected, doubles(result)) < 5e-6 * std::max(1.0, norm_of(expected)));
+      CHECK(largest_difference(expected, doubles(result)) < 5e-6 * std::max(1.0, largest_of(expected)));
       CHECK(packed.bytes() == simulated.footprint().total());
       for (const std::int64_t size : {1, 7, 64}) {
         PackedCache pieces(quantizer, 1);
@@ -111,36 +127,28 @@ TEST_CASE(
 }
 
 TEST_CASE("Pages of turbo hold rows of codes and norms: read bit by bit") {
-  const KvShape shape = {1, 2, 2, 32};
-  const auto quantizer = quantizer_of("K=turbo3/V=turbo2:outlier-channels=8,outlier-bits=5", shape);
-  const std::vector<AttentionInput> window = random_window(shape, 64, 5);
-  PackedCache cache(quantizer, 1);
-  run(cache, window, {64});
-  const std::uint8_t* page = cache.sequence().page(0, 0);
-  const layout::PageLayout& layout = cache.sequence().pool().layer(0).page;
-  CHECK(layout.key.code_bytes() == 2 * 64 * 32 * 3 / 8);
-  CHECK(layout.value.code_bytes() == 2 * 64 * (24 * 2 + 8 * 5) / 8);
-  CHECK(layout.key.range_bytes() == 64 * 2 * 2);
-  CHECK(layout.value.range_bytes() == 64 * 2 * 2 * 2);
+  const Page page("K=turbo3/V=turbo2:outlier-channels=8,outlier-bits=5", {1, 2, 2, 32}, 5);
+  CHECK(page.layout().key.code_bytes() == 2 * 64 * 32 * 3 / 8);
+  CHECK(page.layout().value.code_bytes() == 2 * 64 * (24 * 2 + 8 * 5) / 8);
+  CHECK(page.layout().key.range_bytes() == 64 * 2 * 2);
+  CHECK(page.layout().value.range_bytes() == 64 * 2 * 2 * 2);
   double squares = 0, errors = 0;
   for (const Side which : kSides) {
-    const SideQuantizer& side = quantizer->layers[0].side(which);
-    const layout::SideParts& parts = which == Side::Key ? layout.key_parts : layout.value_parts;
-    const std::int64_t head_bits = 4 * (which == Side::Key ? layout.key : layout.value).code_bytes();
+    const SideQuantizer& side = page.quantizer->layers[0].side(which);
+    const std::uint8_t* codes = page.bytes() + page.parts(which).codes;
+    const std::int64_t head_bits = 4 * page.shape(which).code_bytes();
     const auto norms = static_cast<std::int64_t>(side.turbo->parts.size());
-    const std::vector<double> x = doubles(which == Side::Key ? window[0].key : window[0].value);
+    const std::vector<double> x = page.tokens(which);
     for (int head = 0; head < 2; ++head) {
       for (std::int64_t slot = 1; slot < 64; ++slot) {  // 0 is a sink
         std::int64_t row_bit = head * head_bits;
         for (std::int64_t part = 0; part < norms; ++part) {
           const TurboPart& turbo = side.turbo->parts[static_cast<std::size_t>(part)];
-          const auto* half = page + parts.ranges + 2 * ((slot * 2 + head) * norms + part);
-          const double norm =
-              std::ldexp(reference::half_value(static_cast<std::uint16_t>(half[0] | half[1] << 8)), side.exponent);
+          const double norm = std::ldexp(page.scale(which, (slot * 2 + head) * norms + part), side.exponent);
           std::vector<double> z;
           for (int row = 0; row < turbo.dim(); ++row, row_bit += 64 * turbo.bits)
-            z.push_back(turbo.levels[static_cast<std::size_t>(
-                code_at(page + parts.codes, row_bit + slot * turbo.bits, turbo.bits))]);
+            z.push_back(
+                turbo.levels[static_cast<std::size_t>(code_at(codes, row_bit + slot * turbo.bits, turbo.bits))]);
           // The channels of the part: those that are no outliers, then the outliers.
           int at = 0;
           for (int channel = 0; channel < 32; ++channel) {
@@ -165,25 +173,18 @@ TEST_CASE("Pages of turbo hold rows of codes and norms: read bit by bit") {
 }
 
 TEST_CASE("Pages of q4_0 and q8_0 hold ggml's numbers: read bit by bit") {
-  const KvShape shape = {1, 2, 2, 64};
-  const auto quantizer = quantizer_of("K=q4_0:rope=pre/V=q8_0", shape);
-  const std::vector<AttentionInput> window = random_window(shape, 64, 9);
-  PackedCache cache(quantizer, 1);
-  run(cache, window, {64});
-  const std::uint8_t* page = cache.sequence().page(0, 0);
-  const layout::PageLayout& layout = cache.sequence().pool().layer(0).page;
+  const Page page("K=q4_0:rope=pre/V=q8_0", {1, 2, 2, 64}, 9);
   for (const Side which : kSides) {
     const bool four = which == Side::Key;
-    const layout::SideParts& parts = four ? layout.key_parts : layout.value_parts;
-    const std::vector<double> x = doubles(four ? window[0].key : window[0].value);
+    const std::uint8_t* codes = page.bytes() + page.parts(which).codes;
+    const std::vector<double> x = page.tokens(which);
     for (std::int64_t slot = 1; slot < 64; ++slot) {
       for (int block = 0; block < 4; ++block) {  // 2 heads of 2
-        const auto* half = page + parts.ranges + 2 * (slot * 4 + block);
-        const double d = reference::half_value(static_cast<std::uint16_t>(half[0] | half[1] << 8));
+        const double d = page.scale(which, slot * 4 + block);
         double largest = 0;
         for (int channel = 32 * block; channel < 32 * (block + 1); ++channel) {
           const int bits = four ? 4 : 8;
-          const int code = code_at(page + parts.codes, (std::int64_t{64} * channel + slot) * bits, bits);
+          const int code = code_at(codes, (std::int64_t{64} * channel + slot) * bits, bits);
           const double expected = x[static_cast<std::size_t>(slot * 128 + channel)];
           largest = std::max(largest, std::abs(expected));
           // Half a step, and what rounding d to fp16 adds; a step at the end that q4_0 has not.
@@ -207,18 +208,13 @@ TEST_CASE("Formats of their own: any packed byte that is flipped changes the out
     const AttentionInput input = {0, 0, random_values(64, 2, 32, rng, false), random_values(64, 2, 32, rng, false),
                                   random_values(64, 2, 32, rng, false)};
     sequence.append(0, numbers(input.key), numbers(input.value), 1);
-    PackedAttention attention(1);
-    const auto answer = [&] {
-      std::vector<float> out(static_cast<std::size_t>(input.query.numel()));
-      attention.attend(sequence, 0, numbers(input.query), out);
-      return out;
-    };
-    const std::vector<float> before = answer();
+    const auto says = [&] { return answer(sequence, 0, input.query); };
+    const std::vector<float> before = says();
     auto* bytes = const_cast<std::uint8_t*>(sequence.page(0, 0));
     int unchanged = 0;
     for (std::int64_t offset = 0; offset < pool->layer(0).page.used; ++offset) {
       bytes[offset] ^= 0x01;
-      unchanged += answer() == before;
+      unchanged += says() == before;
       bytes[offset] ^= 0x01;
     }
     CHECK(unchanged == 0);

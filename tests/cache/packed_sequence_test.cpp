@@ -22,11 +22,8 @@ void append(PackedSequence& sequence, const AttentionInput& input, std::int64_t 
   for (int layer = 0; layer < kShape.layers; ++layer) sequence.append(layer, numbers(part.key), numbers(part.value), 1);
 }
 
-std::vector<float> answer(const PackedSequence& sequence, const AttentionInput& input) {
-  const AttentionInput last = part_of(input, sequence.length() - 1, 1);
-  std::vector<float> out(static_cast<std::size_t>(last.query.numel()));
-  PackedAttention(1).attend(sequence, 1, numbers(last.query), out);
-  return out;
+std::vector<float> last_answer(const PackedSequence& sequence, const AttentionInput& input) {
+  return answer(sequence, 1, part_of(input, sequence.length() - 1, 1).query);
 }
 
 std::int64_t exact_bytes(const PackedSequence& sequence) {
@@ -114,23 +111,23 @@ TEST_CASE("Sequences of unequal length live side by side; what one gives back th
     append(*second, b, 30 * step, 30);
     append(*third, c, step, 1);
   }
-  const std::vector<float> says_second = answer(*second, b), says_third = answer(*third, c);
+  const std::vector<float> says_second = last_answer(*second, b), says_third = last_answer(*third, c);
   const std::vector<std::uint8_t> holds_second = second->content(1);
   const std::uint8_t* where = second->page(1, 3);
   const std::int64_t reserved = pool->reserved_bytes();
   first.reset();
   CHECK(second->page(1, 3) == where);
   CHECK(second->content(1) == holds_second);
-  CHECK(answer(*second, b) == says_second);
+  CHECK(last_answer(*second, b) == says_second);
 
   PackedSequence fourth(pool), alone(std::make_shared<PackedPool>(random_quantizer("nuq3-3%:sink=2", kShape, 5, 0.1)));
   append(fourth, a, 0, 100);
   append(alone, a, 0, 100);
   CHECK(pool->reserved_bytes() == reserved);  // no memory that was not there before
   for (int layer = 0; layer < kShape.layers; ++layer) CHECK(fourth.content(layer) == alone.content(layer));
-  CHECK(answer(*second, b) == says_second);
-  CHECK(answer(*third, c) == says_third);
-  CHECK(answer(fourth, a) == answer(alone, a));
+  CHECK(last_answer(*second, b) == says_second);
+  CHECK(last_answer(*third, c) == says_third);
+  CHECK(last_answer(fourth, a) == last_answer(alone, a));
 
   PackedSequence moved = std::move(fourth);
   CHECK(moved.length() == 100);

@@ -12,6 +12,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
+#include <kvq/cache/packed_attention.h>
 #include <kvq/cache/packed_sequence.h>
 #include <kvq/core/rng.h>
 #include <kvq/kernels/reference/attention_reference.h>
@@ -194,6 +195,20 @@ inline std::vector<double> reference_decode(const PackedSequence& sequence, int 
   for (const std::uint16_t half : waiting.exact.subspan(passed))
     x.push_back(std::ldexp(reference::half_value(half), side.exponent));
   return x;
+}
+
+/// To the last queries of a sequence, on one thread.
+inline std::vector<float> answer(const PackedSequence& sequence, int layer, const at::Tensor& query) {
+  std::vector<float> out(static_cast<std::size_t>(query.numel()));
+  PackedAttention(1).attend(sequence, layer, numbers(query), out);
+  return out;
+}
+
+/// A bit string's number, the lowest bit first.
+inline int code_at(const std::uint8_t* bytes, std::int64_t first, int bits) {
+  int code = 0;
+  for (int bit = bits - 1; bit >= 0; --bit) code = 2 * code + (bytes[(first + bit) / 8] >> ((first + bit) % 8) & 1);
+  return code;
 }
 
 /// Recipes that between them have every field that a cache must mind.

@@ -18,12 +18,6 @@ namespace {
 constexpr std::int64_t kTokens = 210;
 const KvShape kShape = {2, 6, 3, 16};
 
-std::vector<float> answer(const PackedSequence& sequence, int layer, const at::Tensor& query) {
-  std::vector<float> out(static_cast<std::size_t>(query.numel()));
-  PackedAttention(1).attend(sequence, layer, numbers(query), out);
-  return out;
-}
-
 /// Largest difference of the answer to the last query from the reference's, over what it reads from the bytes.
 double reference_difference(const PackedSequence& sequence, int layer, const at::Tensor& query) {
   const Quantizer& quantizer = sequence.pool().quantizer();

@@ -209,8 +209,8 @@ TEST_CASE("All instruction sets give the same bits") {
     for (const int dim : {1, 3, 8, 16, 17, 33, 64, 80, 128, 136}) {
       const std::vector<float> x = random_rows(dim, 7, 11), matrix = random_rows(dim, dim, 12);
       std::vector<float> a(x.size()), b(x.size());
-      portable.multiply(matrix.data(), dim, x.data(), 7, a.data());
-      loops.multiply(matrix.data(), dim, x.data(), 7, b.data());
+      portable.multiply(x.data(), 7, dim, matrix.data(), dim, a.data());
+      loops.multiply(x.data(), 7, dim, matrix.data(), dim, b.data());
       INFO("d " << dim);
       CHECK(a == b);
       // Columns: the same product the other way round.
@@ -222,7 +222,7 @@ TEST_CASE("All instruction sets give the same bits") {
           transposed[static_cast<std::size_t>(channel * dim + other)] =
               matrix[static_cast<std::size_t>(other * dim + channel)];
       }
-      loops.multiply_rows(transposed.data(), dim, columns.data(), 7, product.data());
+      loops.multiply(transposed.data(), dim, dim, columns.data(), 7, product.data());
       for (int channel = 0; channel < dim; ++channel) {
         for (int row = 0; row < 7; ++row)
           CHECK(product[static_cast<std::size_t>(channel * 7 + row)] ==

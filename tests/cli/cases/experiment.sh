@@ -161,6 +161,7 @@ refused "large.toml, line 3: 'seqlen' is 1000000: " "${run[@]/small/large}" -o z
 sed '0,/^seqlen = 64/! s/^seqlen = 64/seqlen = 1000000/' small.toml >large.toml
 refused "large.toml, line 8: 'calibration[0].seqlen' is 1000000: " "${run[@]/small/large}" -o z
 [[ $(cat "$err") != *--* ]] || problem "a flag that the file has not: $(cat "$err")"
+refused "kvq-eval: --samples: 'few' and 'more' differ by their samples only" "${run[@]}" --samples 1 -o z
 refused "--calibration-text" kvq-eval experiment small.toml --model "$model" --text "$evaluation_text" -o z
 # What a calibration cannot give is said before it is made; caches that only evict need none.
 printf '%s\n' 'title = "t"' 'question = "q"' 'seqlen = 64' 'windows = 2' '[[calibration]]' 'samples = 2' 'seqlen = 64' 'query-heads = "max"' \
